@@ -1,0 +1,116 @@
+//! The transports of this machine: the local shell, and any command that gives a shell somewhere.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use farcell_core::{
+    Capabilities, Command, Connection, Connector, Error, ErrorKind, Instant, Output, Result, Step, Target,
+    Transport,
+};
+
+use crate::env::kernel_environment;
+use crate::process;
+
+const LOCAL: &str = "local";
+/// The prefix's own arguments are followed by the command's, one by one: `docker exec -i web`, `kubectl exec -i pod --`, `sudo -u agent`.
+const EXEC: &str = "exec";
+/// The prefix joins its arguments and hands them to a shell, so that they have to be quoted: `ssh -T box`, `su agent -c`.
+const EXEC_QUOTE: &str = "exec+quote";
+const OPTIONS: &[&str] = &["dir", "python"];
+
+/// Serves `local:`, `exec:PREFIX` and `exec+quote:PREFIX`.
+#[derive(Debug, Clone, Default)]
+pub struct LocalConnector {}
+
+/// How commands are run.
+#[derive(Debug)]
+enum Way {
+    /// By the shell of this machine, in a chosen environment.
+    Shell,
+    /// As further arguments of a command, in this process's environment.
+    Prefix(Vec<String>),
+    /// As one quoted argument of a command, likewise.
+    Quoted(Vec<String>),
+}
+
+#[derive(Debug)]
+struct LocalTransport {
+    target: Target,
+    way: Way,
+}
+
+fn way(target: &Target) -> Result<Way> {
+    if target.scheme() == LOCAL {
+        let (address, _) = target.address_and_options(OPTIONS)?;
+        if !address.trim_matches('/').is_empty() {
+            return Err(Error::new(
+                ErrorKind::BadInput,
+                format!("{LOCAL}: takes no address, and {address:?} is one"),
+            )
+            .on(target)
+            .at(Step::Parse)
+            .with_hint("write local: or local:?dir=/path&python=/path"));
+        }
+        return Ok(Way::Shell);
+    }
+    let words = shell_words::split(target.rest()).map_err(|e| {
+        Error::new(ErrorKind::BadInput, format!("the command prefix cannot be split into words: {e}"))
+            .on(target)
+            .at(Step::Parse)
+    })?;
+    if words.is_empty() {
+        return Err(Error::new(ErrorKind::BadInput, "there is no command prefix").on(target).at(Step::Parse).with_hint(
+            "write a command that gives a shell, such as exec:docker exec -i web or exec+quote:ssh -T box",
+        ));
+    }
+    Ok(if target.scheme() == EXEC_QUOTE { Way::Quoted(words) } else { Way::Prefix(words) })
+}
+
+#[async_trait]
+impl Connector for LocalConnector {
+    fn schemes(&self) -> &'static [&'static str] {
+        &[LOCAL, EXEC, EXEC_QUOTE]
+    }
+
+    fn check(&self, target: &Target) -> Result<()> {
+        way(target).map(|_| ())
+    }
+
+    async fn connect(&self, target: &Target) -> Result<Connection> {
+        let way = way(target)?;
+        let is_local = matches!(way, Way::Shell);
+        let transport = Arc::new(LocalTransport { target: target.clone(), way });
+        let mut connection = Connection { transport, dir: None, python: None, cwd: None };
+        if is_local {
+            let (_, options) = target.address_and_options(OPTIONS)?;
+            connection.dir = options.get("dir").map(str::to_owned);
+            connection.python = options.get("python").map(str::to_owned);
+            connection.cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
+        }
+        Ok(connection)
+    }
+}
+
+#[async_trait]
+impl Transport for LocalTransport {
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { channels: None, tells_signals: matches!(self.way, Way::Shell) }
+    }
+
+    async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
+        let (mut argv, env) = match &self.way {
+            Way::Shell => (Vec::new(), Some(kernel_environment().collect())),
+            Way::Prefix(words) | Way::Quoted(words) => (words.clone(), None),
+        };
+        match &self.way {
+            Way::Quoted(_) => argv.push(command.login_shell_line()),
+            Way::Shell | Way::Prefix(_) => argv.extend(command.argv().map(str::to_owned)),
+        }
+        process::run(&argv, env, stdin, deadline).await.map_err(|e| e.on(&self.target))
+    }
+}

@@ -1,0 +1,125 @@
+//! A child process run to its end: stdin of any size, both outputs, a deadline, and nothing of it left behind.
+
+use std::ffi::OsString;
+use std::process::{ExitStatus, Stdio};
+
+use bytes::{Bytes, BytesMut};
+use farcell_core::{Ended, Error, ErrorKind, Instant, Output, Result, Step};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+
+/// How much of a command's stderr is kept: the end, where the reason stands.
+const STDERR: usize = 64 * 1024;
+
+/// Starts a child in a process group of its own, with pipes on all three.
+pub(crate) fn start(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> Result<(Child, Group)> {
+    let Some((program, args)) = argv.split_first() else {
+        return Err(Error::new(ErrorKind::BadInput, "there is no command to run").at(Step::Parse));
+    };
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.process_group(0).kill_on_drop(true);
+    if let Some(env) = env {
+        command.env_clear().envs(env);
+    }
+    let child = command.spawn().map_err(|e| {
+        let missing = e.kind() == std::io::ErrorKind::NotFound;
+        let kind = if missing { ErrorKind::BadInput } else { ErrorKind::Transport };
+        let message = if missing {
+            format!("there is no program {program:?}")
+        } else {
+            format!("cannot start {program:?}: {e}")
+        };
+        Error::new(kind, message).at(Step::Connect).with_source(e)
+    })?;
+    let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    Ok((child, Group { pid }))
+}
+
+/// The process group of a child. Ends with SIGKILL when it is dropped, unless the child has been waited for.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pid: Option<Pid>,
+}
+
+impl Group {
+    /// Sends SIGKILL to all of the group.
+    pub(crate) fn kill(&self) {
+        if let Some(pid) = self.pid {
+            // ESRCH: all of it has ended by itself, which is what we want.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+
+    /// The child has been waited for: its number may belong to somebody else from now on.
+    pub(crate) fn is_over(&mut self) {
+        self.pid = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) async fn run(
+    argv: &[String],
+    env: Option<Vec<(OsString, OsString)>>,
+    stdin: Bytes,
+    deadline: Instant,
+) -> Result<Output> {
+    let (mut child, mut group) = start(argv, env)?;
+    let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let feed = async {
+        if let Some(input) = &mut input {
+            // A command that ends without reading all of its input is judged by its answer, not by this.
+            let _ = input.write_all(&stdin).await;
+            let _ = input.shutdown().await;
+        }
+        drop(input);
+    };
+    let work = async {
+        let (_, stdout, stderr) = tokio::join!(feed, read_all(output), read_tail(errors));
+        (child.wait().await, stdout, stderr)
+    };
+    let Ok((status, stdout, stderr)) = tokio::time::timeout_at(deadline, work).await else {
+        return Err(Error::new(ErrorKind::Deadline, format!("{:?} did not end in time", argv[0])));
+    };
+    let lost =
+        |e: std::io::Error| Error::new(ErrorKind::Transport, "the command's output was lost").with_source(e);
+    group.is_over();
+    Ok(Output { ended: ended(status.map_err(lost)?), stdout: stdout.map_err(lost)?, stderr })
+}
+
+fn ended(status: ExitStatus) -> Ended {
+    use std::os::unix::process::ExitStatusExt as _;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Exit(code),
+        (None, Some(signal)) => Ended::Signal(signal),
+        (None, None) => Ended::Unknown,
+    }
+}
+
+async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Bytes> {
+    let mut all = BytesMut::new();
+    if let Some(mut stream) = stream {
+        while stream.read_buf(&mut all).await? > 0 {}
+    }
+    Ok(all.freeze())
+}
+
+/// The last [`STDERR`] bytes of a stream; what goes wrong while reading them is not worth an error of its own.
+pub(crate) async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> Bytes {
+    let mut tail = BytesMut::new();
+    if let Some(mut stream) = stream {
+        while matches!(stream.read_buf(&mut tail).await, Ok(n) if n > 0) {
+            if tail.len() > 2 * STDERR {
+                tail = tail.split_off(tail.len() - STDERR);
+            }
+        }
+    }
+    tail.freeze()
+}

@@ -1,0 +1,346 @@
+//! The child process and its two pipes: starts it, writes frames to it, and hands each frame that comes to whom it concerns.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use farcell_core::link::read_answer;
+use farcell_core::runner::runner;
+use farcell_core::wire::answer::{self, Answer};
+use farcell_core::wire::frame;
+use farcell_core::wire::message::{FarError, KernelRecord, RawReply, SpawnSpec, Spawned, VERSION};
+use farcell_core::wire::record::{self, Record};
+use farcell_core::{CellId, CellNumber, Error, ErrorKind, Instant, Nonce, Result, Step, Target};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
+
+use crate::env::kernel_environment;
+use crate::process::{self, Group};
+
+/// How long a kernel whose pipe was closed is given to end with all it started.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a cell's owner hears.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// It waits behind that many.
+    Accepted(CellNumber, u64),
+    /// It runs.
+    Started(CellNumber),
+    /// It printed or displayed something.
+    Output(Record),
+    /// It has ended.
+    Reply(Box<RawReply>),
+}
+
+/// The open channel to one supervisor. Dropping it ends the supervisor.
+#[derive(Debug)]
+pub(super) struct Channel {
+    stdin: AsyncMutex<Option<ChildStdin>>,
+    routes: Arc<Mutex<Routes>>,
+    next_ref: AtomicU32,
+    /// Ends the reading task, and with it the child.
+    _alive: oneshot::Sender<()>,
+}
+
+/// Who waits for what. `None` once the supervisor has gone.
+#[derive(Debug, Default)]
+struct Routes {
+    over: bool,
+    cells: HashMap<CellId, mpsc::UnboundedSender<Heard>>,
+    numbers: HashMap<CellNumber, CellId>,
+    answers: HashMap<u32, oneshot::Sender<Value>>,
+    reads: HashMap<u32, oneshot::Sender<Bytes>>,
+}
+
+impl Channel {
+    /// Starts a supervisor as a child process.
+    pub(super) async fn open(
+        key: &str,
+        spec: &SpawnSpec,
+        python: Option<&str>,
+        dir: Option<&str>,
+        deadline: Instant,
+    ) -> Result<(Self, KernelRecord)> {
+        let nonce = Nonce::random()?;
+        let greeting = greeting(&nonce, key, spec, python, dir, deadline)?;
+        let argv = runner().command.argv().map(str::to_owned);
+        let (mut child, group) = process::start(&argv, Some(kernel_environment().collect()))?;
+        let (Some(mut stdin), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::new(ErrorKind::Local, "the child process has no pipes"));
+        };
+        let errors = tokio::spawn(process::read_tail(child.stderr.take()));
+        let mut buffer = BytesMut::new();
+        let hello = async {
+            // A child that is gone says why on stderr; that counts for more than the broken pipe.
+            let _ = stdin.write_all(&greeting).await;
+            let _ = stdin.flush().await;
+            first_answer(&nonce, &mut stdout, &mut buffer).await
+        };
+        let hello = tokio::time::timeout_at(deadline, hello)
+            .await
+            .map_err(|_| Error::new(ErrorKind::Deadline, "the kernel did not start in time"))?;
+        let record = match hello? {
+            Some(record) => record,
+            None => {
+                let said = tokio::time::timeout(FAREWELL, errors)
+                    .await
+                    .ok()
+                    .and_then(Result::ok)
+                    .unwrap_or_default();
+                let said = String::from_utf8_lossy(&said);
+                let last = said.trim().lines().next_back().unwrap_or("it said nothing").to_owned();
+                return Err(Error::new(
+                    ErrorKind::Spawn,
+                    format!("the kernel ended while it started: {last}"),
+                ));
+            }
+        };
+        let routes = Arc::new(Mutex::new(Routes::default()));
+        let (alive, dropped) = oneshot::channel();
+        tokio::spawn(read_frames(child, group, stdout, buffer, Arc::clone(&routes), dropped));
+        let stdin = AsyncMutex::new(Some(stdin));
+        Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record))
+    }
+
+    /// Announces interest in a cell, before it is sent.
+    pub(super) fn follow(&self, id: &CellId) -> mpsc::UnboundedReceiver<Heard> {
+        let (tell, hear) = mpsc::unbounded_channel();
+        let mut routes = lock(&self.routes);
+        if !routes.over {
+            routes.cells.insert(id.clone(), tell);
+        }
+        hear
+    }
+
+    /// Sends a frame.
+    pub(super) async fn send(&self, kind: u8, payload: &[u8]) -> Result<()> {
+        let mut frame = BytesMut::with_capacity(payload.len() + 5);
+        frame.extend_from_slice(&frame::header(kind, payload.len())?);
+        frame.extend_from_slice(payload);
+        let mut stdin = self.stdin.lock().await;
+        let gone = |e: Option<std::io::Error>| {
+            let error = Error::new(ErrorKind::KernelDead, "the kernel has ended").at(Step::Submit);
+            match e {
+                Some(e) => error.with_source(e),
+                None => error,
+            }
+        };
+        let Some(pipe) = stdin.as_mut().filter(|_| !lock(&self.routes).over) else { return Err(gone(None)) };
+        let written = pipe.write_all(&frame).await;
+        if let Err(e) = written {
+            *stdin = None;
+            return Err(gone(Some(e)));
+        }
+        Ok(())
+    }
+
+    /// Sends a control and waits for its answer.
+    pub(super) async fn control(&self, mut fields: Value, bound: Duration) -> Result<Value> {
+        let (tell, hear) = oneshot::channel();
+        let reference = self.next_ref.fetch_add(1, Ordering::Relaxed);
+        fields["ref"] = json!(reference);
+        lock(&self.routes).answers.insert(reference, tell);
+        self.send(b'C', fields.to_string().as_bytes()).await?;
+        answered(hear, bound).await
+    }
+
+    /// Reads a piece of a file of the kernel's.
+    pub(super) async fn read(&self, mut fields: Value, bound: Duration) -> Result<Bytes> {
+        let (tell, hear) = oneshot::channel();
+        let reference = self.next_ref.fetch_add(1, Ordering::Relaxed);
+        fields["ref"] = json!(reference);
+        lock(&self.routes).reads.insert(reference, tell);
+        self.send(b'G', fields.to_string().as_bytes()).await?;
+        answered(hear, bound).await
+    }
+
+    /// True if the supervisor has gone.
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.routes).over
+    }
+}
+
+async fn answered<T>(hear: oneshot::Receiver<T>, bound: Duration) -> Result<T> {
+    match tokio::time::timeout(bound, hear).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(Error::new(ErrorKind::KernelDead, "the kernel has ended")),
+        Err(_) => Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer")),
+    }
+}
+
+fn lock(routes: &Mutex<Routes>) -> MutexGuard<'_, Routes> {
+    routes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn greeting(
+    nonce: &Nonce,
+    key: &str,
+    spec: &SpawnSpec,
+    python: Option<&str>,
+    dir: Option<&str>,
+    deadline: Instant,
+) -> Result<Vec<u8>> {
+    let python = python.unwrap_or("");
+    if python.contains(['\n', '\0']) {
+        return Err(Error::new(ErrorKind::BadInput, format!("{python:?} is not the path of a Python")));
+    }
+    let runner = runner();
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    let header = json!({
+        "v": VERSION, "nonce": nonce, "runner": runner.hash, "bundle": runner.bundle.len(), "base": null,
+        "place": {"dir": dir}, "deadline_ms": farcell_core::cell::millis(remaining), "op": "stdio", "key": key, "spec": spec,
+    });
+    let mut greeting = format!("{}\n{python}\n{}\n{header}\n", nonce.as_str(), runner.stage_one).into_bytes();
+    greeting.extend_from_slice(&runner.bundle);
+    Ok(greeting)
+}
+
+/// Waits for the first answer; what comes behind it stays in `buffer`. `None` if the child ended without one.
+async fn first_answer(
+    nonce: &Nonce,
+    stdout: &mut ChildStdout,
+    buffer: &mut BytesMut,
+) -> Result<Option<KernelRecord>> {
+    let here: Target = "stdio:".parse()?;
+    loop {
+        let read = stdout.read_buf(buffer).await;
+        let seen = buffer.clone().freeze();
+        match answer::parse(nonce, &seen) {
+            Answer::Whole(_, value) => {
+                let Some(behind) = behind_answer(nonce, &seen) else { continue };
+                buffer.advance(behind);
+                if value.get("ok").and_then(Value::as_bool) == Some(true) {
+                    return Ok(Some(read_answer::<Spawned>(&here, value)?.kernel));
+                }
+                let far: FarError = read_answer(&here, value.get("error").cloned().unwrap_or_default())?;
+                return Err(far.into());
+            }
+            Answer::NoPython(tried) => {
+                return Err(Error::new(
+                    ErrorKind::Spawn,
+                    format!("there is no Python 3.6 or newer (tried: {tried})"),
+                )
+                .with_hint("install python3, or name one: --python PATH"));
+            }
+            Answer::Broken | Answer::Absent => {}
+        }
+        if !matches!(read, Ok(n) if n > 0) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Where the bytes behind the first answer begin, once its closing line break is there.
+fn behind_answer(nonce: &Nonce, seen: &[u8]) -> Option<usize> {
+    let mark = nonce.as_str().as_bytes();
+    let at = seen.windows(mark.len()).position(|w| w == mark)?;
+    let line = seen[at..].iter().position(|b| *b == b'\n')? + at;
+    let length = std::str::from_utf8(&seen[at..line]).ok()?.rsplit(' ').next()?.parse::<usize>().ok()?;
+    let end = line + 1 + length + 1;
+    (end <= seen.len()).then_some(end)
+}
+
+/// Reads frames until the supervisor goes or nobody is interested any more; then sees to it that all of it ends.
+async fn read_frames(
+    mut child: Child,
+    mut group: Group,
+    mut stdout: ChildStdout,
+    mut buffer: BytesMut,
+    routes: Arc<Mutex<Routes>>,
+    mut dropped: oneshot::Receiver<()>,
+) {
+    loop {
+        match frame::decode(&mut buffer) {
+            Ok(Some(frame)) => route(frame.kind, &frame.payload, &routes),
+            Ok(None) => tokio::select! {
+                read = stdout.read_buf(&mut buffer) => match read {
+                    Ok(n) if n > 0 => {}
+                    _ => break,
+                },
+                _ = &mut dropped => break,
+            },
+            Err(e) => {
+                tracing::warn!(error = %e, "a stdio kernel is given up");
+                break;
+            }
+        }
+    }
+    // Dropping the senders tells everybody who waits.
+    *lock(&routes) = Routes { over: true, ..Routes::default() };
+    // The channel has closed the pipe, or the supervisor has: it ends its own tree. The group is for one that cannot.
+    if tokio::time::timeout(FAREWELL, child.wait()).await.is_ok() {
+        group.is_over();
+    } else {
+        group.kill();
+        let _ = child.wait().await;
+        group.is_over();
+    }
+}
+
+fn route(kind: u8, payload: &Bytes, routes: &Mutex<Routes>) {
+    let mut routes = lock(routes);
+    let understood = match kind {
+        b'O' => output(payload, &mut routes),
+        b'S' => parse::<Placed>(payload).map(|p| {
+            routes.numbers.insert(p.number, p.id.clone());
+            tell(&routes, &p.id, Heard::Started(p.number));
+        }),
+        b'A' => parse::<Placed>(payload).map(|p| tell(&routes, &p.id, Heard::Accepted(p.number, p.ahead))),
+        b'R' => parse::<RawReply>(payload).map(|reply| {
+            routes.numbers.remove(&reply.cell.number);
+            if let Some(tell) = reply.cell.id.as_ref().and_then(|id| routes.cells.remove(id)) {
+                // A caller that has gone does not want it any more.
+                let _ = tell.send(Heard::Reply(Box::new(reply)));
+            }
+        }),
+        b'D' => parse::<Value>(payload).and_then(|answer| {
+            let reference = u32::try_from(answer.get("ref")?.as_u64()?).ok()?;
+            let _ = routes.answers.remove(&reference)?.send(answer);
+            Some(())
+        }),
+        b'B' => payload.split_first_chunk::<4>().and_then(|(reference, _)| {
+            let _ = routes.reads.remove(&u32::from_be_bytes(*reference))?.send(payload.slice(4..));
+            Some(())
+        }),
+        _ => None,
+    };
+    if understood.is_none() {
+        tracing::debug!(kind, "a frame that fits nothing was dropped");
+    }
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    number: CellNumber,
+    id: CellId,
+    #[serde(default)]
+    ahead: u64,
+}
+
+fn parse<T: for<'de> Deserialize<'de>>(payload: &[u8]) -> Option<T> {
+    serde_json::from_slice(payload).map_err(|e| tracing::debug!(error = %e, "a frame makes no sense")).ok()
+}
+
+fn output(payload: &Bytes, routes: &mut Routes) -> Option<()> {
+    let (number, _) = payload.split_first_chunk::<4>()?;
+    let number = CellNumber(u64::from(u32::from_be_bytes(*number)));
+    let id = routes.numbers.get(&number)?.clone();
+    let (records, _) = record::read(&payload.slice(4..));
+    for record in records {
+        tell(routes, &id, Heard::Output(record));
+    }
+    Some(())
+}
+
+fn tell(routes: &Routes, id: &CellId, heard: Heard) {
+    if let Some(tell) = routes.cells.get(id) {
+        // A caller that has gone does not want it any more.
+        let _ = tell.send(heard);
+    }
+}

@@ -1,0 +1,341 @@
+//! A kernel that is a child process.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use farcell_core::kernel::{Chunk, Identity};
+use farcell_core::link::read_answer;
+use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
+use farcell_core::{
+    Action, Cell, CellId, CellInfo, CellNumber, Control, Error, ErrorInfo, ErrorKind, Event, EventSink,
+    Fetched, Instant, Kernel, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result, State, Status,
+    TroubleKind, Which,
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::channel::{Channel, Heard};
+use super::tail::Tail;
+
+/// How long a question may take.
+const QUESTION: Duration = Duration::from_secs(20);
+/// How many replies nobody waited for are kept.
+const KEPT: usize = 64;
+
+/// A kernel over pipes.
+#[derive(Debug)]
+pub(super) struct StdioKernel {
+    channel: Channel,
+    record: KernelRecord,
+    identity: Identity,
+    grace: Duration,
+    /// Cells that were sent without waiting for their replies, the oldest first.
+    submitted: Mutex<VecDeque<Arc<Submitted>>>,
+}
+
+/// A cell whose reply is to be fetched.
+#[derive(Debug)]
+struct Submitted {
+    id: CellId,
+    number: CellNumber,
+    follow: AsyncMutex<Follow>,
+}
+
+/// A cell on its way.
+#[derive(Debug)]
+struct Follow {
+    hear: UnboundedReceiver<Heard>,
+    records: RecordEvents,
+    seen: Tail,
+    number: Option<CellNumber>,
+    started: Option<Instant>,
+    ahead: u64,
+    reply: Option<Box<RawReply>>,
+}
+
+/// What ended a wait.
+enum Waited {
+    Reply(Box<RawReply>),
+    /// The cell was accepted or has started: from now on another bound holds.
+    Changed,
+    /// The moment has come.
+    Moment,
+    /// The supervisor has gone.
+    Gone,
+}
+
+impl StdioKernel {
+    pub(super) fn new(channel: Channel, record: KernelRecord, identity: Identity, grace: Duration) -> Self {
+        StdioKernel { channel, record, identity, grace, submitted: Mutex::default() }
+    }
+
+    async fn send(&self, cell: &Cell) -> Result<(CellId, Follow)> {
+        let id = CellId::random()?;
+        let request = serde_json::to_vec(&cell.to_request(id.clone()))
+            .map_err(|e| Error::new(ErrorKind::BadInput, "the cell cannot be sent").with_source(e))?;
+        let hear = self.channel.follow(&id);
+        self.channel.send(b'Q', &request).await?;
+        let follow = Follow {
+            hear,
+            records: RecordEvents::default(),
+            seen: Tail::new(cell.max_output),
+            number: None,
+            started: None,
+            ahead: 0,
+            reply: None,
+        };
+        Ok((id, follow))
+    }
+
+    /// Follows a cell to its reply within its bounds.
+    async fn follow(
+        &self,
+        cell: &Cell,
+        id: &CellId,
+        follow: &mut Follow,
+        events: &dyn EventSink,
+    ) -> Result<Reply> {
+        let mut until = Instant::now() + cell.queue_timeout;
+        loop {
+            if let (Some(started), Some(timeout)) = (follow.started, cell.timeout) {
+                until = started + timeout + self.grace * 2 + Duration::from_secs(10);
+            } else if follow.started.is_some() {
+                until = Instant::now() + Duration::from_secs(3600);
+            }
+            match follow.wait_once(until, events).await {
+                Waited::Reply(raw) => return Ok(self.identity.complete(*raw)),
+                Waited::Gone if follow.started.is_none() => {
+                    return Err(Error::new(ErrorKind::KernelDead, "the kernel has ended"));
+                }
+                Waited::Gone => return Ok(self.died(id, follow)),
+                Waited::Moment if follow.started.is_none() => {
+                    if self.withdraw(id).await? {
+                        return Ok(self.withdrawn(id, cell.queue_timeout, follow));
+                    }
+                    until = Instant::now() + QUESTION;
+                }
+                Waited::Moment if cell.timeout.is_some() => {
+                    return Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer"));
+                }
+                Waited::Moment | Waited::Changed => {}
+            }
+        }
+    }
+
+    async fn withdraw(&self, id: &CellId) -> Result<bool> {
+        let answer = self.channel.control(json!({"do": "withdraw", "id": id}), QUESTION).await?;
+        Ok(answer.get("withdrawn").or_else(|| answer.get("done")).and_then(Value::as_bool).unwrap_or(false))
+    }
+
+    /// The supervisor has gone in the middle of a cell: the reply is made of what was heard.
+    fn died(&self, id: &CellId, follow: &mut Follow) -> Reply {
+        let error = ErrorInfo {
+            kind: TroubleKind::Signal,
+            name: "KernelDied".to_owned(),
+            message: "the kernel's supervisor ended while the cell ran".to_owned(),
+            traceback: None,
+            hint: Some("the next cell starts a new kernel".to_owned()),
+        };
+        let mut reply = self.unanswered(Status::Died, error, id, follow, State::Lost);
+        (reply.stdout, reply.stderr, reply.output) = follow.seen.take();
+        reply.duration_ms = follow.started.map_or(0.0, |s| s.elapsed().as_secs_f64() * 1000.0);
+        reply
+    }
+
+    fn withdrawn(&self, id: &CellId, waited: Duration, follow: &Follow) -> Reply {
+        let error = ErrorInfo {
+            kind: TroubleKind::Deadline,
+            name: "QueueTimeout".to_owned(),
+            message: format!(
+                "the cell was withdrawn after waiting {waited:?} behind {} other(s); it was not run",
+                follow.ahead.max(1)
+            ),
+            traceback: None,
+            hint: Some("wait for the running cell, or interrupt it".to_owned()),
+        };
+        self.unanswered(Status::Refused, error, id, follow, State::Kept)
+    }
+
+    fn unanswered(
+        &self,
+        status: Status,
+        error: ErrorInfo,
+        id: &CellId,
+        follow: &Follow,
+        state: State,
+    ) -> Reply {
+        let cell = CellInfo { id: Some(id.clone()), number: follow.number };
+        let kernel = self.identity.kernel(Some(self.record.id.clone()), true, state, None);
+        Reply::without_run(status, error, cell, kernel)
+    }
+
+    fn submitted(&self) -> MutexGuard<'_, VecDeque<Arc<Submitted>>> {
+        self.submitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, which: &Which) -> Result<Arc<Submitted>> {
+        let submitted = self.submitted();
+        let found = match which {
+            Which::Last => submitted.back(),
+            Which::Number(number) => submitted.iter().find(|s| s.number == *number),
+            Which::Id(id) => submitted.iter().find(|s| s.id == *id),
+        };
+        found
+            .cloned()
+            .ok_or_else(|| Error::new(ErrorKind::UnknownCell, "there is no such cell to fetch a reply of"))
+    }
+}
+
+#[async_trait]
+impl Kernel for StdioKernel {
+    fn record(&self) -> KernelRecord {
+        self.record.clone()
+    }
+
+    async fn run(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply> {
+        let (id, mut follow) = self.send(cell).await.map_err(|e| e.on(&self.identity.target))?;
+        self.follow(cell, &id, &mut follow, events).await.map_err(|e| e.on(&self.identity.target))
+    }
+
+    async fn submit(&self, cell: &Cell) -> Result<CellNumber> {
+        let (id, mut follow) = self.send(cell).await?;
+        let until = Instant::now() + QUESTION;
+        let number = loop {
+            if let Some(number) = follow.number {
+                break number;
+            }
+            match follow.wait_once(until, &NoEvents).await {
+                Waited::Reply(raw) => {
+                    let number = raw.cell.number;
+                    follow.reply = Some(raw);
+                    break number;
+                }
+                Waited::Changed => {}
+                Waited::Gone => return Err(Error::new(ErrorKind::KernelDead, "the kernel has ended")),
+                Waited::Moment => {
+                    return Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer"));
+                }
+            }
+        };
+        let mut submitted = self.submitted();
+        if submitted.len() == KEPT {
+            submitted.pop_front();
+        }
+        submitted.push_back(Arc::new(Submitted { id, number, follow: AsyncMutex::new(follow) }));
+        Ok(number)
+    }
+
+    async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched> {
+        let cell = self.find(which)?;
+        let until = Instant::now() + wait;
+        let mut follow = cell.follow.lock().await;
+        loop {
+            if let Some(raw) = follow.reply.clone() {
+                return Ok(Fetched::Settled(Box::new(self.identity.complete(*raw))));
+            }
+            match follow.wait_once(until, events).await {
+                Waited::Reply(raw) => follow.reply = Some(raw),
+                Waited::Changed => {}
+                Waited::Gone => return Ok(Fetched::Settled(Box::new(self.died(&cell.id, &mut follow)))),
+                Waited::Moment => {
+                    let number = cell.number;
+                    return Ok(match follow.started {
+                        Some(started) => {
+                            Fetched::Running { number, for_ms: started.elapsed().as_secs_f64() * 1000.0 }
+                        }
+                        None => Fetched::Waiting { number, ahead: follow.ahead },
+                    });
+                }
+            }
+        }
+    }
+
+    async fn control(&self, control: Control) -> Result<Controlled> {
+        let fields = json!({"do": control.action, "number": control.number, "if_idle": control.if_idle});
+        let stop = control.action == Action::Stop;
+        match self.channel.control(fields, self.grace * 2 + QUESTION).await {
+            Ok(answer) => read_answer(&self.identity.target, answer),
+            Err(e) if e.kind() == ErrorKind::KernelDead && stop => {
+                Ok(Controlled { done: true, detail: None })
+            }
+            Err(e) => Err(e.on(&self.identity.target)),
+        }
+    }
+
+    async fn probe(&self) -> Result<Probe> {
+        if self.channel.is_over() {
+            return Ok(Probe {
+                alive: false,
+                kernel: Some(self.record()),
+                running: None,
+                waiting: 0,
+                replies: Vec::new(),
+            });
+        }
+        let answer = self.channel.control(json!({"do": "probe"}), QUESTION).await?;
+        read_answer(&self.identity.target, answer)
+    }
+
+    async fn read(&self, file: ReadFile, number: Option<CellNumber>, offset: u64, max: u64) -> Result<Chunk> {
+        let fields = json!({"file": file, "number": number, "offset": offset, "max": max});
+        let bytes = self.channel.read(fields, QUESTION).await?;
+        let next = offset + bytes.len() as u64;
+        Ok(Chunk { bytes, next, size: next })
+    }
+
+    fn delivered(&self) -> Vec<CellNumber> {
+        Vec::new()
+    }
+
+    async fn discard(&self) -> Result<()> {
+        // The supervisor takes its directory with it.
+        Ok(())
+    }
+}
+
+impl Follow {
+    /// Listens until something has changed that its bounds depend on.
+    async fn wait_once(&mut self, until: Instant, events: &dyn EventSink) -> Waited {
+        loop {
+            // What is there already costs no timer.
+            let heard = match self.hear.try_recv() {
+                Ok(heard) => Some(heard),
+                Err(_) => match tokio::time::timeout_at(until, self.hear.recv()).await {
+                    Ok(heard) => heard,
+                    Err(_) => return Waited::Moment,
+                },
+            };
+            match heard {
+                None => return Waited::Gone,
+                Some(Heard::Accepted(number, ahead)) => {
+                    self.accept(number, events);
+                    self.ahead = ahead;
+                    events.event(Event::Queued { ahead });
+                    return Waited::Changed;
+                }
+                Some(Heard::Started(number)) => {
+                    self.accept(number, events);
+                    self.started = Some(Instant::now());
+                    return Waited::Changed;
+                }
+                Some(Heard::Output(record)) => {
+                    self.seen.push(&record);
+                    self.records.emit(vec![record], events);
+                }
+                Some(Heard::Reply(raw)) => {
+                    self.records.finish(events);
+                    return Waited::Reply(raw);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, number: CellNumber, events: &dyn EventSink) {
+        if self.number.replace(number).is_none() {
+            events.event(Event::Accepted { number });
+        }
+    }
+}

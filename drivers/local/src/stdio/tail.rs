@@ -1,0 +1,97 @@
+//! What a cell has printed so far, bounded: kept for the reply that has to be made when a supervisor dies.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use farcell_core::wire::record::{self, Record};
+use farcell_core::{OutputInfo, TextDecoder};
+
+/// Head and tail of both streams.
+#[derive(Debug)]
+pub(super) struct Tail {
+    stdout: Clip,
+    stderr: Clip,
+}
+
+impl Tail {
+    /// Keeps at most `max` bytes of each stream.
+    pub(super) fn new(max: usize) -> Self {
+        Tail { stdout: Clip::new(max), stderr: Clip::new(max) }
+    }
+
+    /// Takes a record in.
+    pub(super) fn push(&mut self, record: &Record) {
+        match record.kind {
+            record::STDOUT => self.stdout.push(&record.payload),
+            record::STDERR => self.stderr.push(&record.payload),
+            _ => {}
+        }
+    }
+
+    /// Both texts and their counts; nothing is kept.
+    pub(super) fn take(&mut self) -> (String, String, OutputInfo) {
+        let (stdout, stdout_bytes, stdout_omitted) = self.stdout.take();
+        let (stderr, stderr_bytes, stderr_omitted) = self.stderr.take();
+        let info = OutputInfo { stdout_bytes, stdout_omitted, stderr_bytes, stderr_omitted, spill: None };
+        (stdout, stderr, info)
+    }
+}
+
+#[derive(Debug)]
+struct Clip {
+    half: usize,
+    total: u64,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+}
+
+impl Clip {
+    fn new(max: usize) -> Self {
+        Clip { half: max / 2, total: 0, head: Vec::new(), tail: VecDeque::new() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let room = self.half.saturating_sub(self.head.len()).min(bytes.len());
+        self.head.extend_from_slice(&bytes[..room]);
+        let rest = &bytes[room..];
+        let rest = &rest[rest.len().saturating_sub(self.half)..];
+        let over = (self.tail.len() + rest.len()).saturating_sub(self.half);
+        self.tail.drain(..over);
+        self.tail.extend(rest);
+    }
+
+    fn take(&mut self) -> (String, u64, u64) {
+        let (head, mut tail) = (std::mem::take(&mut self.head), std::mem::take(&mut self.tail));
+        let omitted = self.total - (head.len() + tail.len()) as u64;
+        let mut text = decode(&head.into());
+        if omitted > 0 {
+            text.push_str(&format!("\n[\u{2026} {omitted} bytes omitted \u{2026}]\n"));
+        }
+        text.push_str(&decode(&tail.make_contiguous().to_vec().into()));
+        (text, self.total, omitted)
+    }
+}
+
+fn decode(bytes: &Bytes) -> String {
+    let mut decoder = TextDecoder::default();
+    let mut text = decoder.push(bytes);
+    text.push_str(&decoder.finish());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_and_tail_are_kept_and_the_count_is_exact() {
+        let mut tail = Tail::new(8);
+        for piece in [&b"abc"[..], b"defghijklm", b"nop"] {
+            tail.push(&Record { kind: record::STDOUT, payload: Bytes::from_static(piece) });
+        }
+        let (stdout, _, info) = tail.take();
+        assert_eq!(stdout, "abcd\n[\u{2026} 8 bytes omitted \u{2026}]\nmnop");
+        assert_eq!((info.stdout_bytes, info.stdout_omitted), (16, 8));
+    }
+}

@@ -1,0 +1,98 @@
+//! Arguments that several subcommands share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+/// Arguments of every subcommand.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Print one JSON document on stdout and nothing else
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Tell more on stderr; twice for everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// The config file, instead of farcell/config.toml in the user's config directory
+    #[arg(long, global = true, value_name = "FILE", env = "FARCELL_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Which session.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SessionArgs {
+    /// Where: a target such as local: or exec:docker exec -i web, or a name from the config
+    #[arg(long, value_name = "TARGET", env = "FARCELL_TARGET")]
+    pub(crate) on: Option<String>,
+    /// The session's name
+    #[arg(short, long, value_name = "NAME", env = "FARCELL_SESSION")]
+    pub(crate) session: Option<String>,
+    /// Whose session: a stable identity, such as that of a conversation
+    #[arg(long, value_name = "OWNER", env = "FARCELL_OWNER")]
+    pub(crate) owner: Option<String>,
+}
+
+/// What a new kernel shall be like.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct KernelArgs {
+    /// The Python to run, as a path or name on the target
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<String>,
+    /// Directory to change to first; it stays for later cells
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<String>,
+    /// Environment variable to set first; NAME alone passes the caller's value on
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<String>,
+}
+
+/// Reads a duration such as `90s`, `5m`, `1h30m`, or a bare number of seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|d| !d.is_zero())
+            .ok_or_else(|| "it must be more than zero".to_owned());
+    }
+    let parsed = humantime::parse_duration(text).map_err(|e| format!("{e}; write it as 90s, 5m or 1h30m"))?;
+    if parsed.is_zero() { Err("it must be more than zero".to_owned()) } else { Ok(parsed) }
+}
+
+/// A cell's timeout: a duration, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timeout(pub(crate) Option<Duration>);
+
+/// Reads a [`Timeout`].
+pub(crate) fn timeout(text: &str) -> Result<Timeout, String> {
+    if text == "none" { Ok(Timeout(None)) } else { duration(text).map(|d| Timeout(Some(d))) }
+}
+
+/// Reads a size in bytes, such as `4096`, `64K`, `10M`, `1G` (powers of 1024).
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let upper = upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B')).unwrap_or(&upper);
+    let (digits, shift) = match upper.char_indices().next_back() {
+        Some((at, 'K')) => (&upper[..at], 10),
+        Some((at, 'M')) => (&upper[..at], 20),
+        Some((at, 'G')) => (&upper[..at], 30),
+        _ => (upper, 0),
+    };
+    let number: u64 = digits.trim().parse().map_err(|_| "write it as 4096, 64K, 10M or 1G".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is too much".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_are_read_as_people_write_them() {
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(duration("0").is_err() && duration("-1").is_err() && duration("soon").is_err());
+        assert_eq!(timeout("none"), Ok(Timeout(None)));
+        assert_eq!((size("64K"), size("10MiB"), size("7")), (Ok(65536), Ok(10 << 20), Ok(7)));
+        assert!(size("x").is_err() && size("").is_err() && size("99999999999G").is_err());
+    }
+}

@@ -1,0 +1,137 @@
+//! The config file: defaults and named targets. A mistake in it is reported with line and column, never passed over.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use farcell::{Error, ErrorKind, Limits, Result, Step};
+use serde::{Deserialize, Deserializer};
+
+use super::args;
+
+/// What can stand in the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) defaults: Defaults,
+    pub(crate) targets: BTreeMap<String, NamedTarget>,
+}
+
+/// Values for arguments that are not given.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Defaults {
+    /// A target or the name of one.
+    pub(crate) on: Option<String>,
+    pub(crate) session: Option<String>,
+    pub(crate) owner: Option<String>,
+    #[serde(deserialize_with = "optional_timeout")]
+    pub(crate) timeout: Option<args::Timeout>,
+    #[serde(deserialize_with = "optional_size")]
+    pub(crate) max_output: Option<u64>,
+    /// How many kernels at most; the one used longest ago makes room.
+    pub(crate) max_kernels: Option<usize>,
+    /// After how long without use a kernel is stopped.
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) idle: Option<Duration>,
+}
+
+/// A target under a name of its own, with what its kernels shall be like.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NamedTarget {
+    pub(crate) url: String,
+    #[serde(default)]
+    pub(crate) python: Option<String>,
+    #[serde(default)]
+    pub(crate) dir: Option<String>,
+    #[serde(default)]
+    pub(crate) cwd: Option<String>,
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) profile: String,
+    #[serde(default)]
+    pub(crate) limits: Limits,
+}
+
+impl Config {
+    /// Reads the file that was named, or the one in `config_dir` if it is there.
+    pub(crate) fn load(named: Option<&Path>, config_dir: Option<PathBuf>) -> Result<Self> {
+        let (path, required) = match (named, config_dir) {
+            (Some(path), _) => (path.to_owned(), true),
+            (None, Some(dir)) => (dir.join("farcell/config.toml"), false),
+            (None, None) => return Ok(Config::default()),
+        };
+        let bad = |message: String| Error::new(ErrorKind::BadInput, message).at(Step::Parse);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !required => return Ok(Config::default()),
+            Err(e) => {
+                return Err(bad(format!("cannot read the config file {}: {e}", path.display())).with_source(e));
+            }
+        };
+        toml::from_str(&text).map_err(|e| {
+            // toml's own message names line and column and shows the place.
+            bad(format!("the config file {} has a mistake\n{}", path.display(), e.to_string().trim_end()))
+                .with_hint("docs/guide.md lists what can stand in it")
+        })
+    }
+}
+
+fn optional_timeout<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<args::Timeout>, D::Error> {
+    text(deserializer, args::timeout)
+}
+
+fn optional_duration<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Duration>, D::Error> {
+    text(deserializer, args::duration)
+}
+
+fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<u64>, D::Error> {
+    text(deserializer, args::size)
+}
+
+/// A value that is written as text, read like the argument of the same name.
+fn text<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    read: impl Fn(&str) -> std::result::Result<T, String>,
+) -> std::result::Result<Option<T>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    read(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config> {
+        let dir = std::env::temp_dir().join(format!("farcell-config-test-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(format!("{:x}.toml", text.len()));
+        std::fs::write(&path, text).unwrap();
+        let config = Config::load(Some(&path), None);
+        std::fs::remove_file(&path).unwrap();
+        config
+    }
+
+    #[test]
+    fn a_typo_is_reported_with_its_place() {
+        let e = load("[defaults]\ntimeout = \"60s\"\nsesion = \"x\"\n").unwrap_err();
+        assert!(e.to_string().contains("line 3, column 1") && e.to_string().contains("sesion"), "{e}");
+        let e = load("[defaults]\nidle = \"soon\"\n").unwrap_err();
+        assert!(e.to_string().contains("line 2"), "{e}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_only_missed_if_it_was_named() {
+        assert!(Config::load(None, Some("/nowhere".into())).is_ok());
+        assert_eq!(
+            Config::load(Some(Path::new("/nowhere/x")), None).unwrap_err().kind(),
+            ErrorKind::BadInput
+        );
+    }
+}

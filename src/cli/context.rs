@@ -1,0 +1,109 @@
+//! What a subcommand works with: the config, the registry over the records of this machine, and names resolved to sessions.
+
+use std::path::PathBuf;
+
+use etcetera::BaseStrategy as _;
+use farcell::{
+    Error, ErrorKind, Key, Limits, Registry, RegistryOptions, Result, Session, SessionOptions, Step, Store,
+    Target,
+};
+
+use super::args::{Global, KernelArgs, SessionArgs};
+use super::config::{Config, NamedTarget};
+
+/// The shared state of one invocation.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) registry: Registry,
+    pub(crate) json: bool,
+    /// Where records and saved displays are.
+    pub(crate) state_dir: PathBuf,
+}
+
+impl Context {
+    pub(crate) fn new(global: &Global) -> Result<Self> {
+        let base = etcetera::choose_base_strategy().ok();
+        let config = Config::load(global.config.as_deref(), base.as_ref().map(|b| b.config_dir()))?;
+        let state_dir = match std::env::var_os("FARCELL_STATE_DIR").filter(|d| !d.is_empty()) {
+            Some(dir) => PathBuf::from(dir),
+            None => base
+                .map(|b| b.state_dir().unwrap_or_else(|| b.data_dir()).join("farcell"))
+                .ok_or_else(|| local_error("there is no home directory", "HOME is not set"))?,
+        };
+        let mut options =
+            RegistryOptions { store: Some(Store::open(&state_dir)?), ..RegistryOptions::default() };
+        options.cap = config.defaults.max_kernels.unwrap_or(options.cap);
+        options.idle = config.defaults.idle.or(options.idle);
+        let registry = Registry::new(farcell::drivers(), options);
+        Ok(Context { config, registry, json: global.json, state_dir })
+    }
+
+    /// The target of some arguments, and its settings if it is a named one.
+    pub(crate) fn target(&self, on: Option<&str>) -> Result<(Target, Option<&NamedTarget>)> {
+        let text = on.or(self.config.defaults.on.as_deref()).unwrap_or("local:");
+        if let Some(named) = self.config.targets.get(text) {
+            return Ok((named.url.parse()?, Some(named)));
+        }
+        let target = text.parse().map_err(|e: Error| {
+            if self.config.targets.is_empty() {
+                return e;
+            }
+            let names = self.config.targets.keys().cloned().collect::<Vec<_>>().join(", ");
+            e.with_hint(format!(
+                "the config names these targets: {names}; others begin with a scheme, such as local:"
+            ))
+        })?;
+        Ok((target, None))
+    }
+
+    /// The session of some arguments.
+    pub(crate) fn session(&self, args: &SessionArgs, kernel: Option<&KernelArgs>) -> Result<Session> {
+        let (target, named) = self.target(args.on.as_deref())?;
+        let defaults = &self.config.defaults;
+        let owner = args.owner.as_deref().or(defaults.owner.as_deref()).unwrap_or("default");
+        let name = args.session.as_deref().or(defaults.session.as_deref()).unwrap_or("default");
+        let mut options = SessionOptions { limits: Limits::default(), ..SessionOptions::default() };
+        if let Some(named) = named {
+            options.profile.clone_from(&named.profile);
+            options.python.clone_from(&named.python);
+            options.dir.clone_from(&named.dir);
+            options.cwd.clone_from(&named.cwd);
+            options.env.clone_from(&named.env);
+            options.limits = named.limits.clone();
+        }
+        if let Some(kernel) = kernel {
+            options.python = kernel.python.clone().or(options.python);
+            options.cwd = kernel.cwd.clone().or(options.cwd);
+            options.env.extend(environment(&kernel.env)?);
+        }
+        self.registry.session(owner, name, &target, options)
+    }
+
+    /// A session by its key.
+    pub(crate) fn session_of(&self, key: &Key) -> Result<Session> {
+        let options = SessionOptions { profile: key.profile.clone(), ..SessionOptions::default() };
+        self.registry.session(&key.owner, &key.session, &key.target, options)
+    }
+}
+
+/// Reads `NAME=VALUE` and `NAME`.
+pub(crate) fn environment(args: &[String]) -> Result<Vec<(String, String)>> {
+    let bad = |message: String| Error::new(ErrorKind::BadInput, message).at(Step::Parse);
+    args.iter()
+        .map(|arg| match arg.split_once('=') {
+            Some(("", _)) => Err(bad(format!("--env {arg}: there is no name"))),
+            Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+            None => match std::env::var(arg) {
+                Ok(value) => Ok((arg.clone(), value)),
+                Err(_) => Err(bad(format!("--env {arg}: there is no such variable here"))
+                    .with_hint(format!("give a value: --env {arg}=VALUE"))),
+            },
+        })
+        .collect()
+}
+
+/// Something on this machine failed.
+pub(crate) fn local_error(what: &str, e: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Local, format!("{what}: {e}"))
+}

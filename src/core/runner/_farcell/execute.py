@@ -1,0 +1,223 @@
+"""Runs one cell: parses it, evaluates it in __main__, and says how it ended."""
+
+import __future__
+import _ast
+import builtins
+import os
+import sys
+import tokenize
+
+from . import display, tracebacks
+
+_AWAIT = getattr(_ast, 'PyCF_ALLOW_TOP_LEVEL_AWAIT', 0)          # 3.8
+_ONLY_AST = _ast.PyCF_ONLY_AST
+_COROUTINE = 0x80
+_FUTURE = 0
+for _name in __future__.all_feature_names:
+    if _name not in ('nested_scopes', 'generators'):             # their flags mean something else by now
+        _FUTURE |= getattr(__future__, _name).compiler_flag
+_ABSENT = object()
+_compile = compile
+_eval = eval
+_getpid = os.getpid
+_exit = os._exit
+
+
+class Executor(object):
+    """Keeps what lasts from cell to cell: the namespace, the __future__ flags, the last value."""
+
+    def __init__(self, gate, main, sources, awaiting):
+        self._gate = gate
+        self._main = main
+        self._namespace = main.__dict__
+        self._sources = sources
+        self._awaiting = awaiting
+        self._flags = _AWAIT
+        self._last = _ABSENT
+        self._context = _persistent_context()
+        sys.displayhook = self.displayhook
+
+    def run(self, number, code, echo):
+        # type: (int, str, str) -> dict
+        """The fields of the reply that the interpreter knows."""
+        sys.modules['__main__'] = self._main
+        try:
+            result = self._gate.run(self._perform, '<cell %d>' % number, code, echo)
+            failure = None
+        except BaseException as error:       # whatever it is, it is the cell's
+            result = None
+            failure = error
+        if _getpid() != self._gate.pid:
+            self._leave(failure)
+        try:
+            return self._outcome(result, failure)
+        finally:
+            failure = None                   # its traceback holds this frame
+
+    def _outcome(self, result, failure):
+        if failure is None:
+            return {'status': 'ok', 'result': result, 'error': None, 'exit_code': 0}
+        try:
+            told = self._gate.run(self._tell, failure)
+        except BaseException:                # interrupted while it was written down
+            told = {'name': tracebacks.type_name(type(failure)), 'message': '', 'traceback': ''}
+        status, kind, code = 'error', 'exception', 1
+        if isinstance(failure, SystemExit):
+            status, kind, code = 'exit', 'exit', told.pop('code', 1)
+        elif isinstance(failure, KeyboardInterrupt):
+            status, kind, code = 'interrupted', 'signal', None
+        error = {'kind': kind, 'hint': self._hint(failure, told)}
+        error.update(told)
+        return {'status': status, 'result': None, 'error': error, 'exit_code': code}
+
+    def _tell(self, failure):
+        self._sources.restore()
+        told = tracebacks.describe(failure)
+        if isinstance(failure, SystemExit):
+            told['code'] = _exit_code(failure)
+        return told
+
+    def _hint(self, failure, told):
+        text = told['message']
+        if isinstance(failure, SyntaxError) and not _AWAIT and "'await' outside" in text:
+            return 'await outside of a function needs Python 3.8 or later'
+        if isinstance(failure, RuntimeError) and 'no running event loop' in text:
+            return 'a cell runs in the event loop only if it awaits something at its top level'
+        return None
+
+    def _leave(self, failure):
+        """A process that the cell forked came to the end of the cell: it must not answer in the cell's name."""
+        code = 0
+        try:
+            if isinstance(failure, SystemExit):
+                code = _exit_code(failure)
+            elif failure is not None:
+                code = 1
+                sys.stderr.write(tracebacks.describe(failure)['traceback'])
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            _exit(code & 0xff)
+
+    # -- the code --
+
+    def _perform(self, filename, source, echo):
+        if source[:1] == '\ufeff':
+            source = source[1:]
+        lines = self._sources.add(filename, source)
+        steps, shows = self._prepare(source, filename, echo, lines)
+        if not steps:
+            return None
+        value = self._evaluate(steps)
+        if value is None or not shows:
+            return None
+        result = display.result(value)
+        self._remember(value)
+        return result
+
+    def _prepare(self, source, filename, echo, lines):
+        """The code objects of a cell, and whether the last one's value is its result."""
+        tree = _compile(source, filename, 'exec', self._flags | _ONLY_AST, True)
+        body = tree.body
+        if not body:
+            return (), False
+        if echo == 'all':
+            return (self._code(_ast.Interactive(body), filename, 'single'),), False
+        last = body[-1]
+        if not isinstance(last, _ast.Expr) or _ends_with_semicolon(source, lines, last):
+            return (self._code(tree, filename, 'exec'),), False
+        expression = _ast.Expression(last.value)
+        if len(body) == 1:
+            return (self._code(expression, filename, 'eval'),), True
+        del body[-1]
+        return (self._code(tree, filename, 'exec'), self._code(expression, filename, 'eval')), True
+
+    def _code(self, tree, filename, mode):
+        code = _compile(tree, filename, mode, self._flags, True)
+        self._flags |= code.co_flags & _FUTURE           # a __future__ import lasts, as at the prompt
+        return code
+
+    def _evaluate(self, steps):
+        for code in steps:
+            if code.co_flags & _COROUTINE:
+                # All of the cell in one task, so that what it creates before the await belongs to the loop.
+                return self._awaiting.run(self._drive(steps), self._context)
+        if self._context is not None:
+            return self._context.run(self._evaluate_plain, steps)
+        return self._evaluate_plain(steps)
+
+    def _evaluate_plain(self, steps):
+        value = None
+        for code in steps:
+            value = _eval(code, self._namespace)
+        return value
+
+    async def _drive(self, steps):
+        value = None
+        for code in steps:
+            value = _eval(code, self._namespace)
+            if code.co_flags & _COROUTINE:
+                value = await value
+        return value
+
+    # -- values --
+
+    def displayhook(self, value):
+        """Print a value as the interactive prompt does, and keep it as `_`."""
+        if value is None:
+            return
+        text = repr(value)
+        sys.stdout.write(text)
+        sys.stdout.write('\n')
+        self._remember(value)
+
+    def _remember(self, value):
+        # Not where somebody else has put something: gettext.install() makes `_` a function.
+        if getattr(builtins, '_', _ABSENT) is self._last:
+            builtins._ = self._last = value
+
+
+def _persistent_context():
+    """Context variables that a cell sets stay set; only since 3.11 can a task be given a context."""
+    if sys.version_info < (3, 11):
+        return None
+    import contextvars  # novm
+    return contextvars.copy_context()
+
+
+def _exit_code(failure):
+    """As the interpreter exits: a text goes to stderr and means 1."""
+    code = failure.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return int(code)
+    try:
+        print(code, file=sys.stderr)
+    except Exception:
+        pass
+    return 1
+
+
+def _ends_with_semicolon(source, lines, last):
+    """IPython's habit: `expression;` has no value to show."""
+    if ';' not in source:
+        return False
+    end = getattr(last, 'end_lineno', None)              # 3.8
+    if end is None:
+        return _last_token(lines) == ';'
+    rest = [lines[end - 1].encode('utf-8', 'surrogatepass')[last.end_col_offset:].decode('utf-8', 'replace')]
+    rest += lines[end:]
+    return any(';' in line.partition('#')[0] for line in rest)
+
+
+def _last_token(lines):
+    found = ''
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER, tokenize.DEDENT)
+    try:
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type not in skipped and token.string.strip():
+                found = token.string
+    except (tokenize.TokenError, IndentationError):
+        pass
+    return found

@@ -1,0 +1,296 @@
+"""Files that several processes share: atomic writes, publishing without replacing, locks and wake-up FIFOs."""
+
+import errno
+import fcntl
+import os
+import time
+
+from . import fastjson
+
+# The longest pause between two tries for a lock; the first is a hundredth of it.
+_RETRY_MAX = 0.02
+
+_counter = 0
+
+DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LockTimeout(Exception):
+    """A lock could not be had within its bound."""
+
+
+def cell_path(directory, kind, number):
+    """The path of one cell's file; `kind` is req, run, res or out."""
+    name = "cells/cell_%s_%06d" % (kind, number)
+    return os.path.join(directory, name if kind == "out" else name + ".json")
+
+
+def cell_numbers(directory, kind):
+    """The numbers of all files of one kind (req, run, res, out), in order."""
+    prefix = "cell_%s_" % kind
+    suffix = "" if kind == "out" else ".json"
+    numbers = []
+    try:
+        names = os.listdir(os.path.join(directory, "cells"))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return []
+        raise
+    for name in names:
+        if name.startswith(prefix) and name.endswith(suffix):
+            digits = name[len(prefix):len(name) - len(suffix)]
+            if digits.isdigit():
+                numbers.append(int(digits))
+    numbers.sort()
+    return numbers
+
+
+def to_json(value):
+    """Compact JSON as ASCII bytes: lone surrogates survive it, and no byte is ever invalid UTF-8."""
+    return fastjson.dumps(value).encode("ascii")
+
+
+def write_all(fd, data):
+    """Write everything, however many pieces it takes."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view):]
+        except BlockingIOError:
+            # Somebody who shares the descriptor made it non-blocking.
+            import select
+            select.select([], [fd], [])
+
+
+def write_tmp(directory, data, mode=0o600):
+    """Write a new file under a name that nobody looks for, in the directory where it will be published; gives its path."""
+    global _counter
+    while True:
+        _counter += 1
+        path = os.path.join(directory, ".tmp-%d-%d" % (os.getpid(), _counter))
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        except FileExistsError:
+            # Left by a process of the same pid that was killed in the middle.
+            continue
+        try:
+            try:
+                write_all(fd, data)
+            finally:
+                # close(2) can be the first to tell of a full quota, so it must be inside the guard too.
+                os.close(fd)
+        except BaseException:
+            remove(path)
+            raise
+        return path
+
+
+def atomic_write(path, data, mode=0o600):
+    """Put `data` under `path`, replacing what is there; a reader sees the old file or the new one, never a part."""
+    tmp = write_tmp(os.path.dirname(path) or ".", data, mode)
+    try:
+        os.rename(tmp, path)
+    except BaseException:
+        remove(tmp)
+        raise
+
+
+def publish_new(tmp, final):
+    """Make `tmp` visible as `final`, which must not exist yet; False (and `tmp` is gone) where it does."""
+    try:
+        os.link(tmp, final, follow_symlinks=False)
+    except FileExistsError:
+        remove(tmp)
+        return False
+    except (OSError, NotImplementedError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EROFS):
+            remove(tmp)
+            raise
+        # No hard links here (some FUSE and vfat mounts, or a security module): check and rename, one at a time.
+        return _publish_locked(tmp, final)
+    remove(tmp)
+    return True
+
+
+def _publish_locked(tmp, final):
+    """The slow way to publish: all writers take the directory's lock, so nobody can step between check and rename."""
+    with locked(os.path.dirname(final) or ".", 10.0, name=".publish"):
+        if os.path.lexists(final):
+            remove(tmp)
+            return False
+        os.rename(tmp, final)
+        return True
+
+
+def remove(path):
+    """Unlink; True if it was there."""
+    try:
+        os.unlink(path)
+        return True
+    except FileNotFoundError:
+        return False
+
+
+def read_bytes(path):
+    """The content of a plain file, or None where there is none; a link is not followed."""
+    try:
+        # O_NONBLOCK: a FIFO in its place must not hold us.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    with open(fd, "rb") as file:
+        return file.read()
+
+
+def read_json(path):
+    """The JSON object in a file; None where the file is not there or holds no object."""
+    data = read_bytes(path)
+    if data is None:
+        return None
+    try:
+        value = fastjson.loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_locked(directory):
+    """Whether a supervisor holds this kernel directory. Shared and non-blocking: probes never disturb each other."""
+    try:
+        fd = os.open(directory, DIR_FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
+    try:
+        return not try_lock(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
+
+
+def try_lock(fd, how=fcntl.LOCK_EX):
+    """Take a flock at once or not at all; closing the descriptor gives it back."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        return True
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+
+
+def lock(fd, timeout, how=fcntl.LOCK_EX):
+    """Take a flock within `timeout` seconds, else LockTimeout. flock(2) itself knows no bound."""
+    if try_lock(fd, how):
+        return
+    end = time.monotonic() + timeout
+    pause = _RETRY_MAX / 100
+    while True:
+        time.sleep(pause)
+        if try_lock(fd, how):
+            return
+        if time.monotonic() >= end:
+            raise LockTimeout("no lock after %.1f s" % timeout)
+        pause = min(pause * 2, _RETRY_MAX)
+
+
+class locked:
+    """Context manager: the exclusive flock of a directory, or of the file `name` in it, within a bound."""
+
+    def __init__(self, directory, timeout, name=None):
+        self.directory = directory
+        self.timeout = timeout
+        self.name = name
+        self.fd = -1
+
+    def __enter__(self):
+        if self.name is None:
+            self.fd = os.open(self.directory, DIR_FLAGS)
+        else:
+            path = os.path.join(self.directory, self.name)
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            lock(self.fd, self.timeout)
+        except BaseException:
+            os.close(self.fd)
+            self.fd = -1
+            raise
+        return self.fd
+
+    def __exit__(self, *_exc):
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+
+
+def make_fifo(path):
+    """Make a FIFO of ours; False where this file system cannot."""
+    try:
+        os.mkfifo(path, 0o600)
+        return True
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    except AttributeError:
+        return False
+
+
+def poke(path):
+    """Write one byte into a FIFO if somebody has it open for reading; False where nobody has."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
+    try:
+        os.write(fd, b"\n")
+    except OSError as error:
+        # EAGAIN: it is full, so its reader has something to wake up for anyway. EPIPE: the reader left just now.
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+    return True
+
+
+def remove_tree(path):
+    """Remove a directory with everything in it, never following a link; what is gone already is no error."""
+    try:
+        fd = os.open(path, DIR_FLAGS)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            remove(path)
+            return
+        raise
+    try:
+        _empty(fd)
+    finally:
+        os.close(fd)
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+
+
+def _empty(dir_fd):
+    """Remove all entries of an open directory; names are resolved against the descriptor, so nobody can swap a parent."""
+    for name in os.listdir(dir_fd):
+        try:
+            os.unlink(name, dir_fd=dir_fd)
+            continue
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            # EISDIR on Linux, EPERM elsewhere.
+            if error.errno not in (errno.EISDIR, errno.EPERM):
+                raise
+        child = os.open(name, DIR_FLAGS, dir_fd=dir_fd)
+        try:
+            _empty(child)
+        finally:
+            os.close(child)
+        os.rmdir(name, dir_fd=dir_fd)

@@ -1,0 +1,101 @@
+"""Frames between supervisor and interpreter: 4 bytes length (big endian, payload only), 1 byte kind, payload."""
+
+import os
+import struct
+
+HEADER = struct.Struct('>IB')
+LIMIT = 1 << 30
+
+# Bound early: a cell may replace os.read or os.write, and that must cost only its own output.
+_read = os.read
+_write = os.write
+_Interrupted = InterruptedError
+
+
+def pack(kind, payload):
+    # type: (bytes, bytes) -> bytes
+    """One frame as bytes; `kind` is a single byte."""
+    return HEADER.pack(len(payload), kind[0]) + payload
+
+
+def write_all(fd, data):
+    # type: (int, bytes) -> None
+    """Write everything to a blocking descriptor."""
+    done = _write_some(fd, data)
+    if done == len(data):
+        return
+    view = memoryview(data)
+    while done < len(view):
+        done += _write_some(fd, view[done:])
+
+
+def _write_some(fd, data):
+    while True:
+        try:
+            return _write(fd, data)
+        except _Interrupted:
+            continue
+
+
+def read_frame(fd, limit=LIMIT):
+    # type: (int, int) -> object
+    """The next frame as (kind, payload), or None at the end of the stream, even in mid-frame."""
+    header = _read_exactly(fd, HEADER.size)
+    if header is None:
+        return None
+    length, kind = HEADER.unpack(header)
+    if length > limit:
+        raise ValueError('frame of %d bytes exceeds the limit of %d' % (length, limit))
+    payload = _read_exactly(fd, length)
+    if payload is None:
+        return None
+    return bytes((kind,)), payload
+
+
+def _read_exactly(fd, count):
+    parts = []
+    while count:
+        try:
+            part = _read(fd, min(count, 1 << 20))
+        except _Interrupted:
+            continue
+        if not part:
+            return None
+        if len(part) == count and not parts:
+            return part
+        parts.append(part)
+        count -= len(part)
+    return b''.join(parts)
+
+
+class Reader(object):
+    """Takes a stream apart as it comes: feed() returns the frames that are complete."""
+
+    def __init__(self, limit=LIMIT):
+        # type: (int) -> None
+        self.limit = limit
+        self._pending = bytearray()
+        self._need = HEADER.size
+
+    def feed(self, data):
+        # type: (bytes) -> list
+        pending = self._pending
+        pending += data
+        frames = []
+        start = 0
+        size = len(pending)
+        # A large frame that comes in many pieces is only looked at when it can be complete.
+        while size - start >= self._need:
+            length, kind = HEADER.unpack_from(pending, start)
+            if length > self.limit:
+                raise ValueError('frame of %d bytes exceeds the limit of %d' % (length, self.limit))
+            end = start + HEADER.size + length
+            if end > size:
+                self._need = end - start
+                break
+            frames.append((bytes((kind,)), bytes(memoryview(pending)[start + HEADER.size:end])))
+            start = end
+            self._need = HEADER.size
+        if start:
+            del pending[:start]
+        return frames

@@ -1,0 +1,101 @@
+"""SIGINT: raises KeyboardInterrupt inside of a cell's code, and nowhere else."""
+
+import _signal           # signal's own functions spend microseconds on making enums
+import os
+from _thread import get_ident
+
+_getpid = os.getpid
+_getsignal = _signal.getsignal
+_set_signal = _signal.signal
+_sigmask = _signal.pthread_sigmask
+_SIG_UNBLOCK = _signal.SIG_UNBLOCK
+_SIGINT = _signal.SIGINT
+_INSIDE, _SHIELDED, _OUTSIDE = range(3)
+
+
+class Gate(object):
+    """Tells by the stack whether user code runs: no flag that is set and cleared could be free of races.
+
+    An exception leaves run() only after the last frame in which the handler may raise, so that the code around it
+    needs no protection of its own.
+    """
+
+    def __init__(self, readable):
+        # type: (object) -> None
+        self.pid = _getpid()
+        self._thread = get_ident()
+        self.running = False
+        self.pending = False
+        self.late = False
+        self.cancel = None           # an awaiting cell is cancelled first: loop.py
+        self._readable = readable    # whether the supervisor's pipe holds something
+        self._marks = {Gate.run.__code__: _INSIDE}
+        self._handler = self._on_signal
+
+    def shield(self, function):
+        """No KeyboardInterrupt inside of this function: it waits until the caller asks release()."""
+        self._marks[function.__code__] = _SHIELDED
+        return function
+
+    def outside(self, function):
+        """The bottom of our own stack: what is above it and not in run() is ours."""
+        self._marks[function.__code__] = _OUTSIDE
+        return function
+
+    def run(self, function, *args):
+        """Calls user code."""
+        if self.pending:
+            self.release()
+        return function(*args)
+
+    def release(self):
+        """Raises what a shielded function held back."""
+        if self.pending and get_ident() == self._thread:
+            self.pending = False
+            raise KeyboardInterrupt
+
+    def begin(self):
+        """A cell starts: from here on a signal is for it, also one that came while its frame was still on the way.
+
+        A frame `I` follows the cell's own in the pipe if the supervisor has already interrupted it; a signal
+        without one is late and was for the cell before.
+        """
+        self.running = True
+        if self.late:
+            self.late = False
+            if self._readable():
+                self.pending = True
+        self.install()
+
+    def end(self):
+        self.running = False
+        self.pending = False
+
+    def install(self):
+        if _getsignal(_SIGINT) is not self._handler:
+            _set_signal(_SIGINT, self._handler)
+        _sigmask(_SIG_UNBLOCK, (_SIGINT,))
+
+    def _on_signal(self, _signum, frame):
+        where = self._where(frame)
+        if where is _INSIDE:
+            if _getpid() != self.pid:
+                raise KeyboardInterrupt
+            if not self.running and not self._readable():
+                return               # tasks between two cells, and nobody waits
+            if self.cancel is not None and self.cancel():
+                return
+            raise KeyboardInterrupt
+        if self.running:
+            self.pending = True
+        else:
+            self.late = True
+
+    def _where(self, frame):
+        marks = self._marks
+        while frame is not None:
+            where = marks.get(frame.f_code)
+            if where is not None:
+                return where
+            frame = frame.f_back
+        return _INSIDE               # a stack of its own: greenlets

@@ -1,0 +1,247 @@
+"""The process that runs user code: takes cells from the supervisor, one after the other, and answers each once."""
+
+import builtins
+import os
+import select
+import signal
+import struct
+import sys
+import types
+from _thread import allocate_lock
+
+from . import frames, osdep, wire
+
+_NUMBER = struct.Struct('>I')
+_HELD = 64               # displays of threads between two cells that are kept for the next one
+_exit = os._exit
+_getpid = os.getpid
+_chdir = os.chdir
+_poll = select.poll
+
+
+def serve(read_fd, write_fd, hello):
+    # type: (int, int, dict) -> None
+    """Never returns: ends with the supervisor's pipe."""
+    code = 70
+    try:
+        # A signal for a cell that is already in the pipe waits until there is a handler for it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        osdep.set_pdeathsig(signal.SIGKILL)
+        if os.getppid() != hello.get('supervisor', os.getppid()):
+            _exit(0)             # it died before the kernel could be told to watch it
+        Interpreter(read_fd, write_fd, hello).serve()
+        code = 0
+    except BaseException:        # ours, not a cell's
+        _report()
+    finally:
+        _exit(code)
+
+
+def _report():
+    try:
+        import traceback
+        os.write(2, ('farcell: the interpreter failed\n' + traceback.format_exc()).encode('utf-8', 'backslashreplace'))
+    except BaseException:
+        pass
+
+
+class Channel(object):
+    """The two pipes to the supervisor. A forked child has none."""
+
+    def __init__(self, read_fd, write_fd):
+        # type: (int, int) -> None
+        from .streams import move_high
+        self.pid = _getpid()
+        self.read_fd = move_high(read_fd)
+        self.write_fd = move_high(write_fd)
+        os.close(read_fd)
+        os.close(write_fd)
+        self._lock = allocate_lock()
+        self._ready = _poll()
+        self._ready.register(self.read_fd, select.POLLIN)
+
+    def receive(self):
+        return frames.read_frame(self.read_fd)
+
+    def readable(self):
+        return bool(self._ready.poll(0))
+
+    def send(self, kind, payload):
+        # type: (bytes, bytes) -> None
+        """One whole frame; threads may call it, signals do not cut it."""
+        if _getpid() != self.pid:
+            return
+        with self._lock:
+            frames.write_all(self.write_fd, frames.pack(kind, payload))
+
+    def close(self):
+        for name in ('read_fd', 'write_fd'):
+            fd = getattr(self, name)
+            setattr(self, name, -1)
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+class Interpreter(object):
+    """Everything that lasts from cell to cell."""
+
+    def __init__(self, read_fd, write_fd, hello):
+        # After the fork and before the working directory is in sys.path: nobody's file can take a module's place.
+        from . import awaiting, display, execute, figures, gate, patches, sources, streams
+        self._channel = channel = Channel(read_fd, write_fd)
+        self._streams = streams.Streams()
+        self._figures = figures
+        self._number = 0
+        self._held = []
+        self.gate = gate.Gate(channel.readable)
+        self.gate.shield(Channel.send)
+        self.gate.outside(serve)
+        self._reset_signals()
+        self._displays = display.Displays(self._publish)
+        builtins.display = self._displays.display
+        kept = sources.Sources()
+        self._awaiting = awaiting.Awaiting(self.gate, channel.readable)
+        self._executor = execute.Executor(self.gate, _fresh_main(), kept, self._awaiting)
+        patches.Patches({
+            'inspect': patches.classes_of_cells(kept),
+            'multiprocessing.context': patches.fork_by_default,
+            'matplotlib.pyplot': self._patch_pyplot,
+        }).install()
+        figures.choose_backend()
+        self._close_when_forked()
+        if hello.get('cwd'):
+            try:
+                _chdir(hello['cwd'])
+            except OSError:
+                pass             # the supervisor has checked it; it may have gone since
+        _freeze()
+
+    def _reset_signals(self):
+        """A shell starts what it puts into the background with SIGINT ignored."""
+        self.gate.install()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for name in ('SIGPIPE', 'SIGXFSZ'):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)      # as Python itself does
+
+    def _close_when_forked(self):
+        register = getattr(os, 'register_at_fork', None)         # 3.7
+        if register is not None:
+            register(after_in_child=self._in_child)
+
+    def _in_child(self):
+        self._channel.close()
+        for fd in self._streams.saved:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+    def _patch_pyplot(self, pyplot):
+        self._figures.patch(pyplot, self._displays.publish)
+
+    def serve(self):
+        """Cell after cell, until the supervisor's pipe ends."""
+        channel = self._channel
+        while True:
+            self._awaiting.idle(channel.read_fd)
+            if _getpid() != channel.pid:
+                _exit(0)         # forked by a task between two cells
+            frame = channel.receive()
+            if frame is None:
+                return
+            kind, payload = frame
+            if kind == b'X':
+                self._cell(wire.decode(payload))
+
+    def _cell(self, request):
+        # type: (dict) -> None
+        self.gate.begin()
+        self._number = number = request['number']
+        self._streams.restore()
+        self._displays.begin()
+        self._send_held()
+        reply = self._place(request)
+        if reply is None:
+            reply = self._executor.run(number, request['code'], request.get('echo', 'last'))
+            self._finish()
+        self.gate.end()
+        reply['number'] = number
+        self._channel.send(b'r', wire.encode(reply))
+
+    def _place(self, request):
+        """Environment and working directory; a reply if the cell cannot run there."""
+        for name, value in (request.get('env') or {}).items():
+            try:
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            except (OSError, ValueError) as error:
+                return _refusal(error, 'cannot set the environment variable %r' % name)
+        cwd = request.get('cwd')
+        if cwd:
+            try:
+                _chdir(cwd)
+            except (OSError, ValueError) as error:
+                return _refusal(error, 'cannot change to the working directory %r' % cwd)
+        return None
+
+    def _finish(self):
+        """Figures and buffers; they may hang or fail as any code of the user's."""
+        for step in (self._publish_figures, self._streams.flush):
+            self.gate.pending = False        # too late: the code has come to its end
+            try:
+                self.gate.run(step)
+            except BaseException:
+                pass
+            if _getpid() != self._channel.pid:
+                _exit(0)
+
+    def _publish_figures(self):
+        self._figures.publish_open(self._displays.publish)
+
+    def _publish(self, bundle):
+        """Sends a display; one of a thread between two cells waits for the next."""
+        if not self.gate.running:
+            if len(self._held) < _HELD:
+                self._held.append(bundle)
+            return
+        self._channel.send(b'd', _NUMBER.pack(self._number) + wire.encode(bundle))
+        self.gate.release()
+
+    def _send_held(self):
+        held, self._held = self._held, []
+        for bundle in held:
+            self._channel.send(b'd', _NUMBER.pack(self._number) + wire.encode(bundle))
+
+
+def _refusal(error, message):
+    return {'status': 'error', 'result': None, 'exit_code': 1, 'error': {
+        'kind': 'spawn', 'name': type(error).__name__, 'traceback': '',
+        'message': '%s: %s' % (message, getattr(error, 'strerror', None) or error),
+        'hint': 'the cell has not run'}}
+
+
+def _fresh_main():
+    """An empty __main__ as at the prompt, where pickle and multiprocessing look for what the cells define."""
+    main = types.ModuleType('__main__')
+    main.__builtins__ = builtins
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path[:] = [''] + [each for each in sys.path if each and os.path.realpath(each) != os.path.realpath(ours)]
+    sys.argv[:] = ['']
+    # What belongs to the program that was __main__ so far lives as long as we do.
+    sys.modules['_farcell.__main__'] = sys.modules.get('__main__', main)
+    sys.modules['__main__'] = main
+    return main
+
+
+def _freeze():
+    """What exists now is never garbage: keep the collector from walking, and so from unsharing, it."""
+    import gc
+    gc.collect()
+    if hasattr(gc, 'freeze'):        # 3.7
+        gc.freeze()  # novm

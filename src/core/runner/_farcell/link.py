@@ -1,0 +1,259 @@
+"""The far end of one command: reads an operation from the header, does it, and prints framed answers."""
+
+import errno
+import os
+import time
+
+from . import fastjson, files
+from .fault import Fault, HostGone, reason
+
+WAIT_DEFAULTS = {"hold_ms": 25000, "offset": 0, "stream": False, "lull_ms": 30}
+NUMBER_MAX = 10 ** 9
+CONTROLS = ("interrupt", "reset", "stop")
+
+
+class Answer:
+    """Frames on stdout: nonce, kind, length, payload."""
+
+    def __init__(self, nonce, fd=1):
+        self.nonce = nonce
+        self.fd = fd
+
+    def send(self, kind, payload):
+        head = ("%s %s %d\n" % (self.nonce, kind, len(payload))).encode("ascii")
+        files.write_all(self.fd, b"".join((head, payload, b"\n")))
+
+    def finish(self, fields, raw_reply=None):
+        """The one json frame. A reply's text is put in as the supervisor wrote it, however large it is."""
+        body = files.to_json(dict(fields, ok=True))
+        if raw_reply is not None:
+            body = b"".join((body[:-1], b',"reply":', raw_reply.strip(), b"}"))
+        self.send("json", body)
+
+    def fail(self, fault):
+        self.send("json", files.to_json({"ok": False, "error": fault.as_json()}))
+
+
+class Call:
+    """One operation: the header with its fields checked as they are asked for."""
+
+    def __init__(self, header, stdin, modules, answer):
+        self.header = header
+        self.stdin = stdin
+        self.modules = modules
+        self.answer = answer
+        self.end = time.monotonic() + header["deadline_ms"] / 1000.0
+
+    def field(self, name, kind, default=None, required=False):
+        value = self.header.get(name)
+        if value is None:
+            if required:
+                raise Fault("bad-request", "%s is missing" % name)
+            return default
+        if not _is(value, kind):
+            raise Fault("bad-request", "%s must be %s" % (name, _KINDS[kind]))
+        return value
+
+    def number(self, required=False):
+        value = self.field("number", int, required=required)
+        if value is not None and not 0 < value < NUMBER_MAX:
+            raise Fault("bad-request", "number is out of range")
+        return value
+
+    def numbers(self, name):
+        values = self.field(name, list, default=[])
+        if not all(_is(value, int) and 0 < value < NUMBER_MAX for value in values):
+            raise Fault("bad-request", "%s must be a list of cell numbers" % name)
+        return values
+
+    def directory(self):
+        from . import kernels
+        return kernels.checked_dir(self.field("dir", str, required=True))
+
+    def wait_options(self):
+        options = dict(WAIT_DEFAULTS)
+        for name, value in self.field("wait", dict, default={}).items():
+            if name in options:
+                if not _is(value, type(options[name])) or value < 0:
+                    raise Fault("bad-request", "wait.%s must be %s" % (name, _KINDS[type(options[name])]))
+                options[name] = value
+        return options
+
+
+_KINDS = {int: "a whole number", str: "text", bool: "true or false", dict: "an object", list: "a list"}
+
+
+def _is(value, kind):
+    # True is an int for Python, and 5.0 is no int: neither is what the protocol means.
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+# --- operations: each gives the answer's fields, or a pair of them and a reply's raw text ---------------------------------------------
+
+def op_spawn(call):
+    from . import spawn
+    return spawn.spawn(call.header, call.modules, call.end)
+
+
+def op_run(call):
+    from . import cellfiles, watch
+    directory = call.directory()
+    request = call.field("cell", dict, required=True)
+    cell_id = request.get("id")
+    if not isinstance(cell_id, str) or len(cell_id) != 32 or cell_id.strip("0123456789abcdef"):
+        raise Fault("bad-request", "cell.id must be 32 hex digits")
+    if not isinstance(request.get("code"), str):
+        raise Fault("bad-request", "cell.code must be text")
+    options = call.wait_options()
+    again = call.field("again", bool, default=False)
+    cellfiles.acknowledge(directory, call.numbers("ack"))
+    if not files.is_locked(directory):
+        # Nothing is shipped to a dead kernel; but a cell that was shipped earlier has a fate to be told.
+        number = cellfiles.find(directory, cell_id) if again else None
+        if number is None:
+            raise Fault("kernel-dead", "the kernel is dead: " + cellfiles.how_it_ended(directory), "start a new one")
+        return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
+    number, shipped = cellfiles.ship(directory, request, again)
+    if shipped:
+        files.poke(os.path.join(directory, "wake"))
+    return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
+
+
+def op_wait(call):
+    from . import cellfiles, watch
+    directory = call.directory()
+    options = call.wait_options()
+    number, cell_id = call.number(), call.field("id", str)
+    cellfiles.acknowledge(directory, call.numbers("ack"))
+    if number is None:
+        number = cellfiles.last(directory) if cell_id is None else cellfiles.find(directory, cell_id)
+        if number is None and cell_id is None:
+            raise Fault("unknown-cell", "no cell waits, runs or has a reply here")
+        if number is None:
+            return {"number": None, "id": cell_id, "fate": "unknown", "ahead": 0, "offset": options["offset"], "reply": None, "running_ms": 0.0}
+    return watch.settle(directory, number, options, call.end, call.answer.send, cell_id)
+
+
+def op_withdraw(call):
+    from . import cellfiles
+    directory = call.directory()
+    number = cellfiles.find(directory, call.field("id", str, required=True))
+    return {"withdrawn": number is not None and cellfiles.withdraw(directory, number)}
+
+
+def op_control(call):
+    from . import watch
+    directory = call.directory()
+    do = call.field("do", str, required=True)
+    if do not in CONTROLS:
+        raise Fault("bad-request", "do must be one of %s" % ", ".join(CONTROLS))
+    hold = call.field("hold_ms", int, default=10000)
+    request = {"v": 1, "do": do, "number": call.number(), "if_idle": call.field("if_idle", bool, default=False)}
+    done, detail = watch.control(directory, request, hold / 1000.0, call.end)
+    return {"done": done, "detail": detail}
+
+
+def op_probe(call):
+    from . import kernels
+    return kernels.probe(call.directory())
+
+
+def op_ack(call):
+    from . import cellfiles
+    cellfiles.acknowledge(call.directory(), call.numbers("numbers"))
+    return {}
+
+
+def op_read(call):
+    from . import kernels
+    directory = call.directory()
+    kind = call.field("file", str, required=True)
+    if kind not in ("out", "log"):
+        raise Fault("bad-request", "file must be out or log")
+    number = call.number(required=kind == "out")
+    offset, limit = call.field("offset", int, default=0), call.field("max", int, default=65536)
+    if offset < 0 or limit < 0:
+        raise Fault("bad-request", "offset and max must not be negative")
+    data, size = kernels.read(directory, kind, number, offset, limit)
+    call.answer.send("out", data)
+    return {"offset": offset + len(data), "size": size}
+
+
+def op_list(call):
+    from . import kernels
+    return {"kernels": kernels.listing(call.header)}
+
+
+def op_sweep(call):
+    from . import kernels
+    older_than = call.header.get("older_than_s")
+    if not _is(older_than, (int, float)) or older_than < 0:
+        raise Fault("bad-request", "older_than_s must be a number of seconds")
+    return {"removed": kernels.sweep(call.header, older_than)}
+
+
+def op_remove(call):
+    from . import kernels
+    kernels.remove(call.directory())
+    return {}
+
+
+def op_doctor(call):
+    from . import doctor
+    return doctor.facts(call.header)
+
+
+def op_stdio(call):
+    from . import pipes
+    pipes.become(call.header, call.stdin, call.modules)
+
+
+OPERATIONS = {
+    "spawn": op_spawn, "run": op_run, "wait": op_wait, "withdraw": op_withdraw, "control": op_control, "probe": op_probe, "ack": op_ack,
+    "read": op_read, "list": op_list, "sweep": op_sweep, "remove": op_remove, "doctor": op_doctor, "stdio": op_stdio,
+}
+
+
+def main(header, stdin, modules=None):
+    """Do what the header asks, and answer. What is raised beyond this is an error of ours; the loader tells it."""
+    answer = Answer(header["nonce"])
+    try:
+        try:
+            result = _operate(header, stdin, modules, answer)
+        except Fault as fault:
+            answer.fail(fault)
+        else:
+            answer.finish(*result if isinstance(result, tuple) else (result,))
+    except (HostGone, BrokenPipeError):
+        os._exit(99)
+
+
+def _operate(header, stdin, modules, answer):
+    operation = OPERATIONS.get(header.get("op"))
+    if operation is None:
+        raise Fault("bad-request", "there is no operation %r" % (header.get("op"),))
+    _check(header)
+    try:
+        return operation(Call(header, stdin, modules, answer))
+    except BrokenPipeError:
+        raise
+    except ImportError as error:
+        # Every operation imports what it needs before it does anything, so nothing has been done yet. Shipped anew, the modules come from the bundle.
+        if modules is None:
+            raise Fault("need-runner", "a module of the runner is gone: %s" % error)
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Fault("disk-full", "no room on the target: %s" % reason(error), "free some space there")
+        directory = header.get("dir")
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and isinstance(directory, str) and not os.path.isdir(directory):
+            raise Fault("no-kernel", "the kernel's directory is gone: %s" % directory)
+        raise
+
+
+def _check(header):
+    base = header.get("base")
+    if base is not None and (not isinstance(base, str) or not os.path.isabs(base) or "\0" in base or os.path.normpath(base) != base):
+        raise Fault("bad-request", "base must be an absolute path")
+    if not isinstance(header.get("runner"), str):
+        raise Fault("bad-request", "runner must be a hash")

@@ -1,0 +1,359 @@
+"""Everything that depends on the platform, so that no other module has to ask which one it runs on."""
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+
+try:
+    import resource
+except ImportError:  # not every Python is built with it
+    resource = None  # type: ignore
+
+LINUX = sys.platform.startswith("linux")
+MARK = "FARCELL_KERNEL"  # every process that a kernel starts carries this name with the kernel's id
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+
+
+# -- this process ------------------------------------------------------------------------------------------------------
+
+def _prctl(option, value):
+    # type: (int, int) -> bool
+    """One call of prctl(2); False where there is no such thing (other systems, a Python without ctypes)."""
+    if not LINUX:
+        return False
+    try:
+        import ctypes
+        return ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
+    except Exception:  # ctypes can be missing, half built, or forbidden to load by a policy
+        return False
+
+
+def set_subreaper():
+    # type: () -> bool
+    """Orphans among our descendants become our children instead of those of pid 1."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_pdeathsig(signum):
+    # type: (int) -> bool
+    """Ask for `signum` when the thread that forked us ends."""
+    return _prctl(_PR_SET_PDEATHSIG, signum)
+
+
+def new_session():
+    # type: () -> bool
+    """Leave the caller's session, so that its terminal's signals do not reach us."""
+    try:
+        os.setsid()
+        return True
+    except OSError:  # we lead a group already, which is as good
+        return False
+
+
+def open_fds():
+    # type: () -> list
+    """The numbers of all open descriptors."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return [int(name) for name in os.listdir(folder) if name.isdigit()]
+        except OSError:
+            continue
+    try:
+        limit = min(os.sysconf("SC_OPEN_MAX"), 65536)
+    except (OSError, ValueError):
+        limit = 4096
+    return list(range(limit))
+
+
+def close_all_except(keep):
+    # type: (set) -> None
+    """Close every descriptor that is not in `keep`."""
+    for fd in open_fds():
+        if fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+def null_on(fds):
+    # type: (tuple) -> None
+    """Put /dev/null on the given descriptors; the standard ones stay inheritable."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        if fd != null:
+            os.dup2(null, fd)
+    if null not in fds:
+        os.close(null)
+
+
+def apply_limits(limits):
+    # type: (dict) -> None
+    """Set the resource limits of a spec; a wish above the hard limit becomes the hard limit."""
+    if resource is None:
+        return
+    wanted = [("RLIMIT_CORE", 0), ("RLIMIT_AS", limits.get("memory_bytes")), ("RLIMIT_NPROC", limits.get("processes")),
+              ("RLIMIT_CPU", limits.get("cpu_seconds")), ("RLIMIT_NOFILE", limits.get("open_files"))]
+    for name, value in wanted:
+        which = getattr(resource, name, None)
+        if which is None or value is None:
+            continue
+        hard = resource.getrlimit(which)[1]
+        soft = int(value)
+        if hard != resource.RLIM_INFINITY:
+            soft = min(soft, hard)
+        if name == "RLIMIT_CPU" and (hard == resource.RLIM_INFINITY or hard > soft):
+            top = soft + 1  # the soft limit sends SIGXCPU, which has a name; one second later comes SIGKILL
+        else:
+            top = soft
+        resource.setrlimit(which, (soft, top))
+
+
+# -- descriptors -------------------------------------------------------------------------------------------------------
+
+_NOTHING = struct.pack("i", 0)
+
+
+def bytes_available(fd):
+    # type: (int) -> int
+    """How many bytes a pipe holds right now."""
+    try:
+        return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, _NOTHING))[0]
+    except OSError:
+        return 0
+
+
+def set_pipe_size(fd, size):
+    # type: (int, int) -> bool
+    """Make a pipe larger or smaller; where that is not possible the usual size has to do."""
+    if not LINUX:
+        return False
+    try:
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, size)
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def lock_exclusive(fd, seconds):
+    # type: (int, float) -> bool
+    """Take the exclusive lock; probes hold the shared one for an instant, so a refusal is tried again for a while."""
+    end = time.monotonic() + seconds
+    pause = select.poll()
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EINTR):
+                raise
+        if time.monotonic() >= end:
+            return False
+        pause.poll(5)
+
+
+def free_bytes(path):
+    # type: (str) -> int
+    """Free space of the file system that holds `path`; 0 where it cannot be told."""
+    try:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+    except OSError:
+        return 0
+
+
+def set_wakeup_fd(fd):
+    # type: (int) -> None
+    """Have the C part of Python's signal handling write each signal's number to `fd`."""
+    try:
+        signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    except TypeError:  # Python 3.6
+        signal.set_wakeup_fd(fd)
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+def _read_small(path):
+    # type: (str) -> bytes
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 1 << 17)
+    finally:
+        os.close(fd)
+
+
+def _stat_fields(pid):
+    # type: (int) -> list
+    """Fields of /proc/PID/stat from the third on (state, ppid, ...); empty where there is no such process."""
+    try:
+        data = _read_small("/proc/%d/stat" % pid)
+    except OSError:
+        return []
+    return data[data.rfind(b")") + 2:].split()  # the name in brackets may hold anything, even brackets
+
+
+def proc_start_time(pid):
+    # type: (int) -> int
+    """Field 22 of /proc/PID/stat; 0 where it cannot be told."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if len(fields) > 19 else 0
+
+
+def boot_id():
+    # type: () -> str
+    """What tells one boot of this machine from the next; empty where there is no such thing."""
+    try:
+        return _read_small("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def process_ids():
+    # type: () -> list
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def descendants(root):
+    # type: (int) -> list
+    """All living descendants of `root` as (pid, start time); zombies are left out, but looked through."""
+    children = {}  # type: dict
+    facts = {}
+    for pid in process_ids():
+        fields = _stat_fields(pid)
+        if len(fields) > 19:
+            children.setdefault(int(fields[1]), []).append(pid)
+            facts[pid] = (fields[0], int(fields[19]))
+    found = []
+    todo = list(children.get(root, ()))
+    while todo:
+        pid = todo.pop()
+        state, start = facts[pid]
+        if state not in (b"Z", b"X"):
+            found.append((pid, start))
+        todo.extend(children.get(pid, ()))
+    return found
+
+
+def pids_with_mark(name, value):
+    # type: (str, str) -> list
+    """Processes of our user that were started with `name=value` in their environment, as (pid, start time); not ourselves."""
+    needle = ("%s=%s" % (name, value)).encode()
+    own, uid = os.getpid(), os.getuid()
+    found = []
+    for pid in process_ids():
+        if pid == own:
+            continue
+        try:
+            if os.stat("/proc/%d" % pid).st_uid != uid:
+                continue
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                marked = needle in file.read().split(b"\0")
+        except OSError:
+            continue
+        if marked:
+            fields = _stat_fields(pid)
+            if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
+                found.append((pid, int(fields[19])))
+    return found
+
+
+def kill_exact(pid, start_time, signum):
+    # type: (int, int, int) -> bool
+    """Signal the process with this pid and start time, and no other that may have got the pid since."""
+    handle = -1
+    opener = getattr(os, "pidfd_open", None)
+    if opener is not None:
+        try:
+            handle = opener(pid)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                return False
+    try:
+        if proc_start_time(pid) != start_time:
+            return False
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, signum)  # type: ignore
+        else:
+            os.kill(pid, signum)
+        return True
+    except OSError:
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def signal_name(number):
+    # type: (int) -> str
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "SIG%d" % number
+
+
+def peek_child():
+    # type: () -> int
+    """The pid of a child that has ended, left unreaped so that its pid and group cannot be anybody else's yet; 0 for none.
+
+    -1 says that this system cannot tell without reaping."""
+    waitid = getattr(os, "waitid", None)
+    if waitid is None:
+        return -1
+    try:
+        ended = waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    except OSError:
+        return -1
+    return ended.si_pid if ended is not None else 0
+
+
+# -- the out-of-memory killer ------------------------------------------------------------------------------------------
+
+def _oom_files():
+    # type: () -> list
+    """Where a count of processes killed for lack of memory may stand, the closest to us first."""
+    files = []
+    try:
+        lines = _read_small("/proc/self/cgroup").decode("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            continue
+        if parts[0] == "0" and not parts[1]:
+            files.append("/sys/fs/cgroup" + parts[2].rstrip("/") + "/memory.events")
+            files.append("/sys/fs/cgroup/memory.events")
+        elif "memory" in parts[1].split(","):
+            files.append("/sys/fs/cgroup/memory" + parts[2].rstrip("/") + "/memory.oom_control")
+            files.append("/sys/fs/cgroup/memory/memory.oom_control")
+    files.append("/proc/vmstat")
+    return files
+
+
+def oom_kills():
+    # type: () -> int
+    """How many processes around us the out-of-memory killer has ended so far; -1 where it cannot be told."""
+    for path in _oom_files():
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    if line.startswith(b"oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):
+            continue
+    return -1

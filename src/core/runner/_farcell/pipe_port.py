@@ -1,0 +1,200 @@
+"""The port of a kernel that a host holds by two pipes: requests, output, replies and controls are frames."""
+
+import os
+import struct
+import tempfile
+import time
+from collections import deque
+
+from . import cell, frames, loop, osdep, output, reply
+from .file_port import SPILL_DEFAULT, SPILLS_KEPT
+from .ports import Port
+
+FRAME_LIMIT = 512 << 20
+MAX_WAITING = 10000
+MAX_WAITING_BYTES = 1 << 30
+_READ_SIZE = 256 * 1024
+_READ_MAX = 4 << 20
+# Past the first mark the interpreter's output is no longer read: it waits in its own pipes until the host takes some.
+_CONGESTED, _RELIEVED = 8 << 20, 4 << 20
+_IN_MEMORY = 64 * 1024
+_NUMBER = struct.Struct(">I")
+
+
+class PipePort(Port):
+    """Speaks with one host. When the host is gone, so is the reason to live."""
+
+    wake = "pipe"
+
+    def __init__(self, spec, log, stdin_fd, stdout_fd):
+        # type: (dict, object, int, int) -> None
+        self._log = log
+        self._stdin = stdin_fd
+        self._stdout = stdout_fd
+        self._reader = frames.Reader(FRAME_LIMIT)
+        self._queue = deque()  # type: deque
+        self._queued_bytes = 0
+        self._number = 0
+        self._held = {}  # type: dict
+        self._spills = []  # type: list
+        limit = (spec.get("limits") or {}).get("spill_bytes")
+        self._spill_bytes = min(SPILL_DEFAULT if limit is None else limit, osdep.free_bytes(tempfile.gettempdir()) // 4)
+
+    def open(self, loop_, kernel):
+        self._loop = loop_
+        self._kernel = kernel
+        os.set_blocking(self._stdin, False)
+        self._outbox = loop.Outbox(loop_, self._stdout, self._host_gone, watch_peer=True)
+        loop_.watch(self._stdin, self._readable)
+
+    def say(self, data):
+        # type: (bytes) -> None
+        """Raw bytes: the answer that comes before all frames."""
+        self._outbox.push(data)
+
+    def _send(self, kind, payload):
+        self._outbox.push(frames.pack(kind, payload))
+
+    @property
+    def congested(self):
+        return self._outbox.pending > _CONGESTED
+
+    def when_relieved(self, function):
+        self._outbox.low_mark = _RELIEVED
+        self._outbox.on_low = function
+
+    def _host_gone(self):
+        self._kernel.gone("host gone")
+
+    def _readable(self, _events):
+        data = loop.read_some(self._stdin, _READ_SIZE)
+        if data is None:
+            return
+        if not data:
+            self._loop.unwatch(self._stdin)
+            self._host_gone()
+            return
+        try:
+            arrived = self._reader.feed(data)
+        except ValueError as error:
+            self._log("the host broke the protocol: %s", error)
+            self._loop.unwatch(self._stdin)
+            self._host_gone()
+            return
+        for kind, payload in arrived:
+            if kind == b"Q":
+                self._request(payload)
+            elif kind == b"C":
+                self._control(payload)
+            elif kind == b"G":
+                self._read(payload)
+            else:
+                self._log("a frame of unknown kind %r was dropped", kind)
+
+    def _request(self, payload):
+        self._number += 1
+        request = cell.parse(payload, self._number, time.monotonic())
+        if len(self._queue) >= MAX_WAITING or self._queued_bytes + len(request.code) > MAX_WAITING_BYTES:
+            request.refusal = "too many cells wait already"
+            request.code = ""
+        ahead = len(self._queue) + (1 if self._kernel.busy() else 0)
+        self._queue.append(request)
+        self._queued_bytes += len(request.code)
+        if ahead:
+            self._send(b"A", reply.encode({"number": request.number, "id": request.id, "ahead": ahead}))
+
+    def waiting(self):
+        return len(self._queue)
+
+    def take(self):
+        if not self._queue:
+            return None
+        taken = self._queue.popleft()
+        self._queued_bytes -= len(taken.code)
+        return taken
+
+    def _control(self, payload):
+        try:
+            request = cell.loads(payload)
+        except (ValueError, RecursionError):
+            request = None
+        if not isinstance(request, dict):
+            self._log("a control that is not a JSON object was dropped")
+            return
+        what = request.get("do")
+        if what == "withdraw":
+            answer = {"withdrawn": self._withdraw(request)}
+        elif what == "probe":
+            answer = self._kernel.facts()
+        else:
+            answer = self._kernel.control(request)
+        self._send(b"D", reply.encode(dict(answer, ref=request.get("ref"))))
+
+    def _withdraw(self, request):
+        for waiting in self._queue:
+            if waiting.id == request.get("id") or (request.get("id") is None and waiting.number == request.get("number")):
+                self._queue.remove(waiting)
+                self._queued_bytes -= len(waiting.code)
+                return True
+        return False
+
+    def _read(self, payload):
+        try:
+            request = cell.loads(payload)
+            ref, offset, size = (int(request.get(name) or 0) for name in ("ref", "offset", "max"))
+            number = request.get("number")
+            head = _NUMBER.pack(ref)
+        except (ValueError, TypeError, AttributeError, RecursionError, struct.error):
+            self._log("a read that does not fit the protocol was dropped")
+            return
+        size = min(size, _READ_MAX) if size > 0 else _READ_MAX
+        offset = max(offset, 0)
+        if request.get("file") == "log":
+            data = self._log.read(offset, size)
+        else:
+            records = self._held.get(number) if isinstance(number, int) else None
+            data = records.read(offset, size) if records is not None else b""
+        self._send(b"B", head + data)
+
+    def records(self, number):
+        held = self._held[number] = output.RecordFile(self._unlinked, self._spill_bytes, _IN_MEMORY)
+        return held
+
+    def _unlinked(self):
+        """A file without a name: it is gone with us, however we end."""
+        fd, path = tempfile.mkstemp(prefix="farcell-")
+        os.unlink(path)
+        return fd
+
+    def started(self, cell):
+        self._send(b"S", b'{"number":%d,"id":"%s","queued_ms":%.3f}' % (cell.number, cell.id.encode("ascii"), cell.queued_ms))
+
+    def output(self, number, blob):
+        # The host gets whole records, each in a frame of its own.
+        head = _NUMBER.pack(number)
+        parts = []
+        at = 0
+        while at < len(blob):
+            end = at + 5 + _NUMBER.unpack_from(blob, at + 1)[0]
+            parts.append(frames.pack(b"O", head + blob[at:end]))
+            at = end
+        self._outbox.push(b"".join(parts))
+
+    def spill(self, number):
+        return "cell_out_%06d" % number
+
+    def settle(self, cell, reply, spilled):
+        held = self._held
+        if spilled:
+            self._spills.append(cell.number)
+            while len(self._spills) > SPILLS_KEPT:
+                held.pop(self._spills.pop(0)).close()
+        elif cell.number in held:
+            held.pop(cell.number).close()
+        self._outbox.push(frames.pack(b"R", reply))
+        return True
+
+    def close(self, why):
+        for records in self._held.values():
+            records.close()
+        self._outbox.flush(0.0 if why == "host gone" else 2.0)

@@ -1,0 +1,56 @@
+"""What the supervisor knows of the world: a port that brings requests and takes away output, replies and answers."""
+
+
+class Port(object):
+    """The interface. `FilePort` serves a kernel's directory, `PipePort` a host on the other end of two pipes."""
+
+    directory = None  # type: object
+    wake = ""  # how requests make themselves known
+    congested = False  # the host takes no more output for now
+
+    def open(self, loop, kernel):
+        """Begin to serve. The port may call `kernel`: control(request), facts(), busy(), gone(why), write_record()."""
+
+    def when_relieved(self, function):
+        """Call `function` once when a congested host has taken enough."""
+
+    def look(self):
+        """Look for requests and controls now, without being woken."""
+
+    def waiting(self):
+        # type: () -> int
+        """How many requests have not been taken."""
+        raise NotImplementedError
+
+    def take(self):
+        """Claim the next request and give it as a Cell, or None. One with a `refusal` is to be refused."""
+        raise NotImplementedError
+
+    def records(self, number):
+        # type: (int) -> object
+        """A RecordFile for the output of a cell."""
+        raise NotImplementedError
+
+    def started(self, cell):
+        """The cell's code was handed to the interpreter."""
+
+    def output(self, number, blob):
+        # type: (int, bytes) -> None
+        """Records that were added to the cell's record file."""
+
+    def spill(self, number):
+        # type: (int) -> str
+        """The name under which a host finds the record file of a cell whose reply does not hold all output."""
+        raise NotImplementedError
+
+    def settle(self, cell, reply, spilled):
+        # type: (object, bytes, bool) -> bool
+        """Hand the reply over, for good; False where there is no room for it now, and it has to be tried again."""
+        raise NotImplementedError
+
+    def write_record(self, record):
+        # type: (dict) -> None
+        """Tell what the kernel is now: another generation has begun."""
+
+    def close(self, why):
+        """The kernel ends."""

@@ -1,0 +1,112 @@
+"""The source text of cells, for tracebacks and for inspect."""
+
+import _ast
+import collections
+import io
+import linecache
+
+LIMIT = 64 << 20
+_OVERHEAD = 512          # of an entry, so that a million small cells are bounded, too
+_cache = linecache.cache
+
+
+class Sources(object):
+    """Keeps the newest cells' sources, up to a total size, and shows them to linecache."""
+
+    def __init__(self, limit=LIMIT):
+        # type: (int) -> None
+        self._limit = limit
+        self._total = 0
+        self._entries = collections.OrderedDict()
+
+    def add(self, filename, source):
+        # type: (str, str) -> list
+        """Registers a cell; gives its lines as the parser counts them."""
+        # Not splitlines(): the parser does not end a line at a form feed or U+2028.
+        lines = io.StringIO(source, None).readlines()
+        if lines and not lines[-1].endswith('\n'):
+            lines[-1] += '\n'        # as linecache does; traceback puts its carets by it
+        entry = (len(source), None, lines, filename)
+        self._drop(filename)
+        self._entries[filename] = entry
+        self._total += len(source) + _OVERHEAD
+        self._cache()[filename] = entry
+        while self._total > self._limit and len(self._entries) > 1:
+            self._drop(next(iter(self._entries)))
+        return lines
+
+    def _cache(self):
+        # A cell may have put another dict there.
+        return getattr(linecache, 'cache', _cache)
+
+    def _drop(self, filename):
+        entry = self._entries.pop(filename, None)
+        if entry is not None:
+            self._total -= entry[0] + _OVERHEAD
+            self._cache().pop(filename, None)
+
+    def restore(self):
+        """Puts back what linecache.clearcache() took away."""
+        cache = self._cache()
+        for filename, entry in self._entries.items():
+            if filename not in cache:
+                cache[filename] = entry
+
+    def __contains__(self, filename):
+        return filename in self._entries
+
+    def file_of_class(self, cls):
+        # type: (type) -> object
+        """The cell that defines a class, or None: by its methods, else the newest one that has its name."""
+        filename = self._by_methods(cls) or self._by_text(cls)
+        if filename is not None:
+            self.restore()
+        return filename
+
+    def _by_methods(self, cls):
+        qualname = cls.__qualname__
+        for name, value in list(vars(cls).items()):
+            value = getattr(value, 'fget', None) or getattr(value, '__func__', value)
+            code = getattr(value, '__code__', None)
+            if code is not None and getattr(value, '__qualname__', None) == '%s.%s' % (qualname, name):
+                if code.co_filename in self._entries:
+                    return code.co_filename
+        return None
+
+    def _by_text(self, cls):
+        qualname = cls.__qualname__
+        line = vars(cls).get('__firstlineno__')      # 3.13
+        for filename in reversed(list(self._entries)):
+            found = self._lines_of_class(filename, qualname)
+            if found and (line is None or line in found):
+                return filename
+        return None
+
+    def _lines_of_class(self, filename, qualname):
+        source = ''.join(self._entries[filename][2])
+        if qualname.rpartition('.')[2] not in source:
+            return ()
+        try:
+            tree = compile(source, filename, 'exec', _ast.PyCF_ONLY_AST, 1)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ()
+        return set(_class_lines(tree, '', qualname))
+
+
+def _class_lines(node, prefix, qualname):
+    """Where classes of this qualified name start, with their decorators."""
+    for field in getattr(node, '_fields', ()):
+        children = getattr(node, field)
+        for child in children if isinstance(children, list) else (children,):
+            if not isinstance(child, _ast.AST) or isinstance(child, _ast.expr):
+                continue
+            inner = prefix
+            if isinstance(child, _ast.ClassDef):
+                inner = prefix + child.name
+                if inner == qualname:
+                    yield min([child.lineno] + [each.lineno for each in child.decorator_list])
+                inner += '.'
+            elif isinstance(child, (_ast.FunctionDef, _ast.AsyncFunctionDef)):
+                inner = prefix + child.name + '.<locals>.'
+            for line in _class_lines(child, inner, qualname):
+                yield line

@@ -1,0 +1,311 @@
+"""The supervisor of a kernel: its life from the lock to the last line of its log. It never runs user code."""
+
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+
+from . import osdep, reply
+from .cell import VERSION
+from .conductor import Conductor
+from .file_port import FilePort
+from .log import Log
+from .loop import Loop
+from .pipe_port import PipePort
+
+_LOCK_SECONDS = 2.0
+_IGNORED = ("SIGINT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIGTSTP")
+
+
+class Supervisor(object):
+    """One kernel, seen from outside: it is started, controlled, asked, and ends."""
+
+    def __init__(self, spec, port, loop, log):
+        # type: (dict, object, Loop, object) -> None
+        self._spec = spec
+        self._port = port
+        self._loop = loop
+        self._log = log
+        self._ended = ""  # why the loop is to be left
+        self._idle_seconds = spec["idle_ms"] / 1000.0 if spec.get("idle_ms") is not None else None
+        self._record = None  # type: object
+        self._conductor = Conductor(spec, port, loop, log, self.write_record, self._touch)
+
+    def start(self):
+        # type: () -> str
+        """Have a first interpreter and begin to serve; says what is wrong where that cannot be."""
+        self._port.open(self._loop, self)
+        if not self._conductor.fork():
+            return self._conductor.generations.trouble
+        self._touch()
+        return ""
+
+    def serve(self):
+        # type: () -> None
+        """Serve until something ends it; then nothing of ours is left behind."""
+        try:
+            self._port.look()
+            while not self._ended:
+                self._conductor.advance()
+                if not self._ended:
+                    self._loop.turn()
+        except BaseException:
+            # A defect of ours. Who waits is told, and nothing keeps running unsupervised.
+            self._log("crashed: %s", traceback.format_exc())
+            self._ended = self._ended or "crashed"
+            self._quietly(self._abandon_crashed)
+        self._quietly(self._end_interpreter)
+        self._log("ended: %s", self._ended)
+        self._quietly(lambda: self._port.close(self._ended))
+
+    def _abandon_crashed(self):
+        self._end_interpreter()
+        if self._conductor.running is not None:
+            self._conductor.abandon(reply.error(
+                "protocol", "SupervisorFailed", "the supervisor failed while the cell ran", hint="the kernel's log tells where"))
+
+    def _end_interpreter(self):
+        self._conductor.closing = True
+        if self._conductor.generations.current is not None:
+            self._conductor.end_generation()
+        else:
+            self._conductor.generations.kill_tree()
+
+    def _quietly(self, function):
+        try:
+            function()
+        except Exception:
+            self._log("while ending: %s", traceback.format_exc())
+
+    # -- what others may know and do -----------------------------------------------------------------------------------
+
+    def record(self):
+        # type: () -> dict
+        """The content of kernel.json."""
+        if self._record is None:
+            spec = self._spec
+            self._record = {
+                "v": VERSION, "id": spec["id"], "key": spec.get("key"), "dir": self._port.directory, "base": spec.get("base"),
+                "pid": os.getpid(), "start_time": osdep.proc_start_time(os.getpid()), "boot_id": osdep.boot_id(),
+                "generation": 0, "interpreter_pid": None, "language": "python",
+                "python": sys.executable or os.path.realpath("/proc/self/exe"), "version": "%d.%d.%d" % sys.version_info[:3],
+                "owner_hash": spec.get("owner_hash"), "session": spec.get("session"), "created": time.time(),
+                "runner": spec.get("runner"), "idle_ms": spec.get("idle_ms"), "wake": self._port.wake}
+        generations = self._conductor.generations
+        self._record["generation"] = generations.number
+        self._record["interpreter_pid"] = generations.current.pid if generations.current is not None else None
+        return self._record
+
+    def write_record(self):
+        # type: () -> None
+        self._port.write_record(self.record())
+
+    def facts(self):
+        # type: () -> dict
+        """The answer to a probe."""
+        cell = self._conductor.running
+        running = None
+        if cell is not None:
+            running = {"number": cell.number, "id": cell.id, "since_ms": round((time.monotonic() - cell.started) * 1000, 3)}
+        return {"alive": True, "kernel": self.record(), "running": running, "waiting": self._port.waiting(), "replies": []}
+
+    def busy(self):
+        # type: () -> bool
+        """Whether a cell is under way."""
+        return self._conductor.busy()
+
+    def control(self, request):
+        # type: (dict) -> dict
+        """Carry out interrupt, reset or stop, and say what came of it."""
+        what = request.get("do")
+        act = {"interrupt": self._interrupt, "reset": self._reset, "stop": self._stop_if}.get(what if isinstance(what, str) else None)
+        if act is None:
+            return _answer(False, "unknown control")
+        if self._ended:
+            return _answer(False, "the kernel is ending")
+        self._log("control: %s", what)
+        return act(request)
+
+    def _interrupt(self, request):
+        cell = self._conductor.running
+        number = request.get("number")
+        if cell is None:
+            return _answer(False, "no cell runs")
+        if number is not None and number != cell.number:
+            return _answer(False, "another cell runs: %d" % cell.number)
+        done = self._conductor.interrupt()
+        return _answer(bool(done), done or "the cell had just ended")
+
+    def _reset(self, _request):
+        self._conductor.reset("the kernel was reset")
+        generations = self._conductor.generations
+        if generations.current is None:
+            return _answer(False, generations.trouble)
+        return _answer(True, "generation %d" % generations.number)
+
+    def _stop_if(self, request):
+        if request.get("if_idle") and (self._conductor.busy() or self._port.waiting()):
+            return _answer(False, "busy")
+        self._stop("stopped")
+        return _answer(True, "stopped")
+
+    def _stop(self, why):
+        """In good order: every cell gets its reply first."""
+        if self._ended:
+            return
+        self._ended = why
+        self._end_interpreter()
+        if self._conductor.running is not None:
+            self._conductor.abandon(reply.error("signal", "KernelStopped", "the kernel was stopped while the cell ran"))
+        self._port.look()
+        cell = self._port.take()
+        while cell is not None:
+            self._conductor.refuse(cell, reply.error("signal", "KernelStopped", "the kernel was stopped before the cell began"))
+            cell = self._port.take()
+
+    # -- reasons to end ------------------------------------------------------------------------------------------------
+
+    def terminate(self):
+        # type: () -> None
+        """SIGTERM."""
+        self._stop("terminated")
+
+    def child_ended(self):
+        # type: () -> None
+        """SIGCHLD."""
+        self._conductor.child_ended()
+
+    def gone(self, why):
+        # type: (str) -> None
+        """Those whom we serve, or the place where we do, are no more."""
+        self._ended = self._ended or why
+
+    def _touch(self):
+        """The idle clock begins anew."""
+        if self._idle_seconds is not None:
+            self._loop.at("idle", time.monotonic() + self._idle_seconds, self._idled)
+
+    def _idled(self):
+        self._port.look()  # a request may have come this very moment
+        if self._conductor.running is None and not self._port.waiting():
+            self.gone("idle")
+        else:
+            self._touch()
+
+
+def _answer(done, detail):
+    return {"done": done, "detail": detail}
+
+
+# -- beginnings --------------------------------------------------------------------------------------------------------
+
+def main_detached(directory):
+    # type: (str) -> None
+    """A kernel in a directory: the spec is on fd 0, one line on fd 1 says whether it stands."""
+    started = None
+    try:
+        spec = _read_spec()
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        if not osdep.lock_exclusive(lock, _LOCK_SECONDS):
+            raise OSError("another process holds the lock of %s" % directory)
+        started = _start(spec, lambda log: FilePort(directory, spec, log), Log(os.path.join(directory, "runner.log")))
+    except Exception as error:
+        os.write(1, _refusal(_words(error)))
+        os._exit(0)
+    os.write(1, reply.encode({"ok": True, "kernel": started.record()}) + b"\n")
+    osdep.null_on((0, 1, 2))
+    _close_start_lock(directory)
+    started.serve()
+    os._exit(0)
+
+
+def main_pipes(header, stdin_fd, stdout_fd):
+    # type: (dict, int, int) -> None
+    """A kernel on two pipes, for the host that started us."""
+    nonce = header["nonce"].encode("ascii")
+    spec = dict(header["spec"])
+    # Numbers of their own, so that 0 and 1 can be what every program expects there.
+    stdin_fd, stdout_fd = os.dup(stdin_fd), os.dup(stdout_fd)
+    osdep.null_on((0, 1))
+    osdep.new_session()
+    log = Log()
+    port = PipePort(spec, log, stdin_fd, stdout_fd)
+    try:
+        started = _start(spec, lambda _log: port, log)
+    except Exception as error:
+        os.set_blocking(stdout_fd, True)
+        body = _refusal(_words(error))[:-1]
+        os.write(stdout_fd, b"%s json %d\n%s\n" % (nonce, len(body), body))
+        os._exit(0)
+    body = reply.encode({"ok": True, "kernel": started.record(), "reused": False, "previous": None})
+    port.say(b"%s json %d\n%s\n" % (nonce, len(body), body))
+    started.serve()
+    os._exit(0)
+
+
+def _start(spec, make_port, log):
+    """A supervisor that stands; OSError says why not."""
+    os.environ[osdep.MARK] = spec["id"]  # before the first fork: every program that a descendant starts carries it
+    spec["cwd"] = _here()
+    spec["umask"] = os.umask(0o077)
+    signal.alarm(0)  # the deadline of the command that brought us is not ours
+    subreaper = osdep.set_subreaper()
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    loop = Loop()
+    kernel = Supervisor(spec, make_port(log), loop, log)
+    parent = os.getppid()
+    loop.catch_signals({signal.SIGCHLD: kernel.child_ended, signal.SIGTERM: kernel.terminate})
+    log("started, pid %d, parent %d, subreaper %s", os.getpid(), parent, subreaper)
+    gc.collect()
+    if hasattr(gc, "freeze"):
+        gc.freeze()  # shared with every interpreter, as long as nobody writes to it
+    trouble = kernel.start()
+    if trouble:
+        raise OSError(trouble)
+    os.chdir("/")  # keep no file system busy
+    return kernel
+
+
+def _here():
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def _read_spec():
+    data = b""
+    while True:
+        piece = os.read(0, 65536)
+        if not piece:
+            break
+        data += piece
+    spec = reply.decode_strict(data)
+    if not isinstance(spec, dict) or not isinstance(spec.get("id"), str):
+        raise ValueError("the spec is no spec")
+    return spec
+
+
+def _close_start_lock(directory):
+    """Whoever starts kernels takes part in a lock until they stand; ours came as a descriptor."""
+    try:
+        held = os.fstat(3)
+        lock = os.stat(os.path.join(os.path.dirname(directory), ".starting"))
+        if (held.st_dev, held.st_ino) == (lock.st_dev, lock.st_ino):
+            os.close(3)
+    except OSError:
+        pass
+
+
+def _words(error):
+    if isinstance(error, OSError) and error.strerror:
+        return "%s: %s" % (error.strerror.lower(), error.filename) if error.filename else error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
+def _refusal(message):
+    return reply.encode({"ok": False, "error": {"code": "spawn-failed", "message": message, "hint": None}}) + b"\n"

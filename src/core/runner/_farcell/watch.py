@@ -1,0 +1,276 @@
+"""Waiting for a cell or a control on the target itself, so that the host needs one round trip and no polling."""
+
+import os
+import select
+import struct
+import time
+
+from . import cellfiles, fastjson, files
+from .fault import Fault, HostGone
+
+# How often the lock is looked at while nothing rings: a dead supervisor rings no bell.
+PULSE = 0.2
+POLL_FIRST = 0.001
+POLL_LAST = 0.05
+STREAM_MAX = 4 << 20
+# What is kept back from the deadline for the answer itself.
+ANSWER_SECONDS = 0.5
+
+_RECORD = struct.Struct(">cI")
+
+
+class Bell:
+    """A FIFO of ours among the kernel's waiters. Without FIFOs it is a pause that grows from 1 to 50 ms."""
+
+    def __init__(self, directory, output, stdout_fd=1):
+        self.fd = -1
+        self.path = None
+        self.pause = POLL_FIRST
+        self.poll = select.poll()
+        # No events asked for: what comes is POLLERR or POLLHUP, when the reader of our answer is gone.
+        self.poll.register(stdout_fd, 0)
+        self.stdout_fd = stdout_fd
+        waiters = os.path.join(directory, "waiters")
+        name = os.urandom(8).hex()
+        hidden = os.path.join(waiters, ".new-" + name)
+        try:
+            if not files.make_fifo(hidden):
+                return
+            self.path = hidden
+            # Open for both: with a writer of its own it never reports a hang-up. And before the supervisor can see it, which removes what nobody reads.
+            self.fd = os.open(hidden, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            final = os.path.join(waiters, "w-" + name + ("-o" if output else ""))
+            os.rename(hidden, final)
+            self.path = final
+            self.poll.register(self.fd, select.POLLIN)
+        except OSError:
+            # A full disk, a directory without waiters: polling is always possible.
+            self.close()
+
+    def wait(self, seconds):
+        """Until it rings, at most `seconds`; True if it did."""
+        if self.fd < 0:
+            seconds = min(seconds, self.pause)
+            self.pause = min(self.pause * 2, POLL_LAST)
+        rung = False
+        for fd, _event in self.poll.poll(max(0, int(seconds * 1000 + 0.999))):
+            if fd == self.stdout_fd:
+                raise HostGone()
+            rung = True
+            try:
+                os.read(fd, 4096)
+            except BlockingIOError:
+                pass
+        return rung
+
+    def close(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        if self.path:
+            files.remove(self.path)
+            self.path = None
+
+
+# --- a cell ------------------------------------------------------------------------------------------------------------------------
+
+class Watch:
+    """One `wait`: follows a cell until there is something to tell."""
+
+    def __init__(self, directory, number, options, end):
+        self.directory = directory
+        self.number = number
+        self.offset = options["offset"]
+        self.stream = options["stream"]
+        self.lull = options["lull_ms"] / 1000.0
+        self.until = min(time.monotonic() + options["hold_ms"] / 1000.0, end - ANSWER_SECONDS)
+        self.records = b""
+        self.seen_alive = False
+        self.seen_output = None  # when there was output past the offset for the first time
+
+    def follow(self):
+        """Wait; gives the cell as it was when there was something to tell."""
+        cell = self._look()
+        if cell is not None or time.monotonic() >= self.until:
+            return cell or self._tell()
+        bell = Bell(self.directory, self.stream)
+        try:
+            # Look again before the first wait: what settled while the bell was being hung up did not ring it.
+            alive = files.is_locked(self.directory)
+            while True:
+                cell = self._look()
+                if cell is not None:
+                    return cell
+                if not alive:
+                    return self._tell()
+                self.seen_alive = True
+                left = self._left()
+                if left <= 0:
+                    return self._tell()
+                if not bell.wait(min(left, PULSE)):
+                    # Asked before the files are looked at: whatever it wrote in its last moment is seen.
+                    alive = files.is_locked(self.directory)
+        finally:
+            bell.close()
+
+    def _left(self):
+        end = self.until
+        if self.seen_output is not None:
+            end = min(end, self.seen_output + self.lull)
+        return end - time.monotonic()
+
+    def _look(self):
+        """The cell if there is something to tell now, else None."""
+        cell = cellfiles.look(self.directory, self.number)
+        if cell.fate in ("settled", "unknown"):
+            return self._tell(cell)
+        if self.stream and cell.fate == "running":
+            size = self._out_size()
+            if size - self.offset >= STREAM_MAX:
+                return self._tell(cell)
+            if self.seen_output is None and size > self.offset:
+                self.seen_output = time.monotonic()
+        return None
+
+    def _tell(self, cell=None):
+        """Take the records that belong to what is told; a cell counts as settled when nothing of its output is left behind."""
+        cell = cell or cellfiles.look(self.directory, self.number)
+        if self.stream and cell.fate in ("settled", "running"):
+            self.records = read_records(self._out_path(), self.offset)
+            self.offset += len(self.records)
+            if cell.fate == "settled" and len(self.records) >= STREAM_MAX // 2 and read_records(self._out_path(), self.offset, probe=True):
+                cell.fate = "running"
+        return cell
+
+    def take_rest(self):
+        """What a dead kernel's record file still holds past the offset."""
+        more = read_records(self._out_path(), self.offset)
+        self.records += more
+        self.offset += len(more)
+
+    def _out_path(self):
+        return files.cell_path(self.directory, "out", self.number)
+
+    def _out_size(self):
+        try:
+            return os.lstat(self._out_path()).st_size
+        except OSError:
+            return 0
+
+
+def read_records(path, offset, limit=STREAM_MAX, probe=False):
+    """Whole records from `offset` on, about `limit` bytes, but at least one if there is one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        data = os.pread(fd, 65536 if probe else limit, offset)
+        if len(data) >= _RECORD.size:
+            first = _RECORD.size + _RECORD.unpack_from(data)[1]
+            if first > len(data):
+                # A record larger than an answer should be, or one that is still being written.
+                if os.fstat(fd).st_size - offset < first:
+                    return b""
+                data += os.pread(fd, first - len(data), offset + len(data))
+    finally:
+        os.close(fd)
+    return data[:_whole(data)]
+
+
+def _whole(data):
+    """How many bytes at the start of `data` are whole records."""
+    at = 0
+    while at + _RECORD.size <= len(data):
+        end = at + _RECORD.size + _RECORD.unpack_from(data, at)[1]
+        if end > len(data):
+            break
+        at = end
+    return at
+
+
+def settle(directory, number, options, end, send, expected_id=None, ours=False):
+    """Follow a cell and give the answer's fields. `ours`: we shipped it, so it may be taken back from a dead kernel."""
+    watch = Watch(directory, number, options, end)
+    cell = watch.follow()
+    fate, reply = cell.fate, None
+    known_id = expected_id
+    if fate in ("waiting", "running") and not files.is_locked(directory):
+        # It may have settled in its last moment.
+        cell = cellfiles.look(directory, number)
+        if cell.fate == "waiting" and ours and cellfiles.withdraw(directory, number):
+            raise Fault("kernel-dead", "the kernel ended before it took the cell: " + cellfiles.how_it_ended(directory), "start a new one")
+        if cell.fate in ("waiting", "running"):
+            if watch.stream:
+                watch.take_rest()
+            reply = cellfiles.bury(directory, number, watch.seen_alive)
+            fate = "dead" if reply is not None else "unknown"
+        else:
+            fate = cell.fate
+    raw = None
+    if fate == "settled":
+        raw = files.read_bytes(files.cell_path(directory, "res", number))
+        reply = fastjson.loads(raw) if raw is not None else None
+        fate = fate if reply is not None else "unknown"
+    if reply is not None:
+        known_id = reply["cell"].get("id") if isinstance(reply.get("cell"), dict) else None
+        if expected_id and known_id and known_id != expected_id:
+            # The number was given anew after the cell was acknowledged, or the host mixes up kernels.
+            fate, reply, raw, known_id = "unknown", None, None, expected_id
+    if fate == "unknown" and not os.path.isdir(directory):
+        raise Fault("no-kernel", "the kernel's directory is gone: " + directory)
+    if watch.records and fate != "unknown":
+        send("out", watch.records)
+    answer = {
+        "number": number, "id": known_id or cellfiles.cell_id(directory, number), "fate": fate, "offset": watch.offset,
+        "ahead": cellfiles.ahead(directory, number) if fate == "waiting" else 0,
+        "running_ms": round(cellfiles.running_ms(cell), 3) if cell.info is not None and fate == "running" else 0.0,
+    }
+    if raw is not None:
+        return answer, raw
+    answer["reply"] = reply
+    return answer, None
+
+
+# --- a control ---------------------------------------------------------------------------------------------------------------------
+
+def control(directory, request, hold, end):
+    """Leave a control for the supervisor and wait for its answer; gives (done, detail)."""
+    do = request["do"]
+    if not files.is_locked(directory):
+        if do == "stop":
+            return True, "it had ended already"
+        raise Fault("kernel-dead", "the kernel is dead: " + cellfiles.how_it_ended(directory), "start a new one")
+    stem = os.path.join(directory, "cells", "ctl_" + os.urandom(8).hex())
+    until = min(time.monotonic() + hold, end - ANSWER_SECONDS)
+    bell = Bell(directory, False)
+    try:
+        _leave(stem + ".json", request, directory)
+        answer = None
+        while True:
+            # In this order: the answer may be the last thing that it wrote.
+            alive = files.is_locked(directory)
+            answer = answer or files.read_json(stem + ".done")
+            if answer is not None and not (do == "stop" and answer.get("done") and alive):
+                return bool(answer.get("done")), answer.get("detail")
+            if not alive:
+                if do == "stop":
+                    return True, None
+                raise Fault("kernel-dead", "the kernel died: " + cellfiles.how_it_ended(directory), "start a new one")
+            left = until - time.monotonic()
+            if left <= 0:
+                return False, "not done yet" if answer is None else "it is ending, and not gone yet"
+            # The last moments of a kernel that is stopping ring no bell; they are short.
+            bell.wait(min(left, PULSE if answer is None else 0.01))
+    finally:
+        bell.close()
+        for suffix in (".json", ".done"):
+            files.remove(stem + suffix)
+
+
+def _leave(path, request, directory):
+    try:
+        files.atomic_write(path, files.to_json(request))
+    except FileNotFoundError:
+        raise Fault("no-kernel", "the kernel's directory is gone: " + directory)
+    files.poke(os.path.join(directory, "wake"))

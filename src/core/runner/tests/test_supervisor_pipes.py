@@ -1,0 +1,181 @@
+"""A kernel on two pipes: frames, queueing, and an end with its host."""
+
+import json
+import os
+import signal
+import struct
+import time
+import unittest
+
+from tests.supervisor_kit import PipeKernel, alive, request, until
+from _farcell import frames
+
+
+class Kernel(unittest.TestCase):
+    def setUp(self):
+        self.kernel = PipeKernel()
+        self.addCleanup(self.kernel.close)
+
+
+class Frames(Kernel):
+    def test_the_first_answer_is_that_of_spawn(self):
+        answer = self.kernel.answer
+        self.assertEqual((answer["ok"], answer["reused"], answer["previous"]), (True, False, None))
+        self.assertEqual((answer["kernel"]["id"], answer["kernel"]["pid"], answer["kernel"]["dir"]), (self.kernel.spec["id"], self.kernel.pid, None))
+
+    def test_start_and_reply(self):
+        cell = self.kernel.send("1")
+        started = json.loads(self.kernel.next(b"S").decode())
+        self.assertEqual((started["number"], started["id"]), (1, cell))
+        self.assertEqual(self.kernel.reply(cell)["cell"], {"id": cell, "number": 1})
+
+    def test_a_cell_that_has_to_wait_is_told_how_long_the_queue_is(self):
+        first = self.kernel.send("import time; time.sleep(0.5); x = []")
+        others = [self.kernel.send("x.append(%d); x" % number) for number in (1, 2)]
+        ahead = [json.loads(self.kernel.next(b"A").decode()) for _ in others]
+        self.assertEqual([(each["number"], each["id"], each["ahead"]) for each in ahead], [(2, others[0], 1), (3, others[1], 2)])
+        self.assertEqual(self.kernel.reply(first)["status"], "ok")
+        self.assertEqual(self.kernel.reply(others[1])["result"], {"text/plain": "[1, 2]"})
+
+    def test_partial_writes(self):
+        data = frames.pack(b"Q", json.dumps(request("1 + 1")).encode())
+        for index in range(len(data)):
+            os.write(self.kernel.in_fd, data[index:index + 1])
+        reply = json.loads(self.kernel.next(b"R").decode())
+        self.assertEqual(reply["result"], {"text/plain": "2"})
+
+    def test_many_at_once(self):
+        data = b"".join(frames.pack(b"Q", json.dumps(request("%d" % number)).encode()) for number in range(300))
+        frames.write_all(self.kernel.in_fd, data)
+        replies = [json.loads(self.kernel.next(b"R").decode()) for _ in range(300)]
+        self.assertEqual([reply["result"]["text/plain"] for reply in replies], [str(number) for number in range(300)])
+
+    def test_large_code_and_large_result(self):
+        reply = self.kernel.run("s = '" + "x" * 5000000 + "'\nlen(s)")
+        self.assertEqual(reply["result"], {"text/plain": "5000000"})
+
+    def test_garbage_is_refused_and_the_next_one_works(self):
+        for payload in (b"", b"{", b"[]", b"\xff", b'{"v":1,"id":"zz"}'):
+            frames.write_all(self.kernel.in_fd, frames.pack(b"Q", payload))
+            reply = json.loads(self.kernel.next(b"R").decode())
+            self.assertEqual((reply["status"], reply["error"]["kind"]), ("refused", "protocol"))
+        for kind in (b"C", b"G", b"Z"):
+            for payload in (b"", b"[]", b"{}", b'{"ref":"x","do":[]}', b'{"ref":-1}', b"\xff"):
+                frames.write_all(self.kernel.in_fd, frames.pack(kind, payload))
+        self.assertEqual(self.kernel.run("1 + 1")["result"], {"text/plain": "2"})
+
+    def test_an_id_runs_once(self):
+        one = request("n = globals().get('n', 0) + 1")
+        for _ in range(2):
+            self.kernel.push(b"Q", one)
+        statuses = [json.loads(self.kernel.next(b"R").decode())["status"] for _ in range(2)]
+        self.assertEqual(statuses, ["ok", "refused"])
+        self.assertEqual(self.kernel.run("n")["result"], {"text/plain": "1"})
+
+    def test_withdraw_and_probe(self):
+        running = self.kernel.send("import time; time.sleep(60)")
+        self.kernel.next(b"S")
+        waiting = self.kernel.send("x = 1")
+        facts = self.kernel.control("probe")
+        self.assertEqual((facts["alive"], facts["running"]["id"], facts["waiting"]), (True, running, 1))
+        self.assertEqual(self.kernel.control("withdraw", id=waiting)["withdrawn"], True)
+        self.assertEqual(self.kernel.control("withdraw", id=waiting)["withdrawn"], False)
+        self.assertEqual(self.kernel.control("withdraw", id=running)["withdrawn"], False)
+        self.assertEqual(self.kernel.control("interrupt")["done"], True)
+        self.kernel.reply(running)
+        self.assertEqual(self.kernel.run("'x' in globals()")["result"], {"text/plain": "False"})
+        self.assertEqual(self.kernel.control("dance")["done"], False)
+
+    def test_the_log_can_be_read(self):
+        self.assertIn(b"generation 1", self.kernel.get("log"))
+
+    def test_output_of_a_running_cell_can_be_read(self):
+        cell = self.kernel.send("print('go'); import time; time.sleep(60)")
+        number = json.loads(self.kernel.next(b"S").decode())["number"]
+        self.kernel.next(b"O")
+        self.assertTrue(self.kernel.get("out", number).startswith(b"o"))
+        self.kernel.control("interrupt")
+        self.kernel.reply(cell)
+
+
+class Ends(unittest.TestCase):
+    def kernel(self, **fields):
+        kernel = PipeKernel(**fields)
+        self.addCleanup(kernel.close)
+        return kernel
+
+    CHILDREN = ("import subprocess, os, time\n"
+                "a = subprocess.Popen(['sleep', '600']); b = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+                "r, w = os.pipe()\n"
+                "c = os.fork()\n"
+                "if not c:\n"
+                "    os.setsid()\n"
+                "    if os.fork(): os._exit(0)\n"
+                "    os.write(w, b'%d' % os.getpid()); time.sleep(600)\n"
+                "os.waitpid(c, 0)\n"
+                "print(a.pid, b.pid, int(os.read(r, 20)))\n")
+
+    def test_the_end_of_stdin_ends_everything_within_a_second(self):
+        for rest in ("", "time.sleep(600)", "import signal\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: pass"):
+            kernel = self.kernel()
+            kernel.send(self.CHILDREN + rest)
+            printed = b""
+            while not printed.endswith(b"\n"):
+                printed += kernel.next(b"O")[9:]
+            pids = [int(word) for word in printed.split()]
+            self.assertEqual(len(pids), 3)
+            pids += [kernel.answer["kernel"]["interpreter_pid"]]
+            kernel.process.stdin.close()
+            began = time.monotonic()
+            kernel.process.wait(10)
+            for pid in pids:
+                until(lambda: not alive(pid), 5)
+            self.assertLess(time.monotonic() - began, 1.5)
+
+    def test_a_host_that_stops_reading_and_leaves(self):
+        kernel = self.kernel()
+        kernel.send("import subprocess\nsubprocess.run('yes')")
+        kernel.next(b"O")
+        kernel.process.stdout.close()
+        kernel.process.wait(10)
+        until(lambda: not alive(kernel.answer["kernel"]["interpreter_pid"]), 5)
+
+    def test_an_idle_host_that_closes_its_end_is_noticed(self):
+        kernel = self.kernel()
+        kernel.process.stdout.close()
+        kernel.process.wait(10)
+
+    def test_a_broken_frame_ends_it(self):
+        kernel = self.kernel()
+        os.write(kernel.in_fd, b"\xff" * 100)
+        kernel.process.wait(10)
+
+    def test_it_stops_when_idle_for_long(self):
+        kernel = self.kernel(idle_ms=300)
+        self.assertEqual(kernel.process.wait(20), 0)
+
+    def test_it_leaves_no_files(self):
+        before = set(os.listdir("/tmp"))
+        kernel = self.kernel()
+        kernel.run("print('x' * 5000000)", max_output=10)
+        self.assertEqual([name for name in set(os.listdir("/tmp")) - before if name.startswith("farcell-") and "test" not in name], [])
+
+    def test_signals_to_the_hosts_group_do_not_reach_it(self):
+        kernel = self.kernel()
+        self.assertNotEqual(os.getsid(kernel.pid), os.getsid(0))
+        os.kill(kernel.pid, signal.SIGINT)
+        self.assertEqual(kernel.run("1")["status"], "ok")
+
+    def test_a_thousand_cells_cost_no_descriptors(self):
+        kernel = self.kernel()
+        kernel.run("1")
+        before = len(os.listdir("/proc/%d/fd" % kernel.pid))
+        for number in range(300):
+            kernel.run("print(%d)" % number)
+        kernel.control("reset")
+        kernel.run("1")
+        self.assertEqual(len(os.listdir("/proc/%d/fd" % kernel.pid)), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,77 @@
+//! A cell as the caller describes it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::id::CellId;
+use crate::wire::message::{self, Echo, Request};
+
+/// One piece of code to run, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// The code.
+    pub code: String,
+    /// How long it may run, from its start. Default: 60 s. `None` sets no bound.
+    pub timeout: Option<Duration>,
+    /// How long it may wait for other cells of its kernel before it is withdrawn. Default: 10 minutes.
+    pub queue_timeout: Duration,
+    /// How many bytes of each stream the reply holds; head and tail, if there was more. Default: 1 MiB.
+    pub max_output: usize,
+    /// Which values are shown.
+    pub echo: Echo,
+    /// Directory to change to first. It stays.
+    pub cwd: Option<String>,
+    /// Environment variables to set first. They stay.
+    pub env: BTreeMap<String, String>,
+    /// Run it in a new interpreter, without the variables of earlier cells.
+    pub reset: bool,
+}
+
+impl Cell {
+    /// A cell with the defaults.
+    pub fn new(code: impl Into<String>) -> Self {
+        Cell {
+            code: code.into(),
+            timeout: Some(Duration::from_secs(60)),
+            queue_timeout: Duration::from_secs(600),
+            max_output: 1024 * 1024,
+            echo: Echo::Last,
+            cwd: None,
+            env: BTreeMap::new(),
+            reset: false,
+        }
+    }
+
+    /// Sets how long it may run.
+    #[must_use]
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// The message that is sent for it.
+    pub fn to_request(&self, id: CellId) -> Request {
+        Request {
+            v: message::VERSION,
+            id,
+            code: self.code.clone(),
+            timeout_ms: self.timeout.map(millis),
+            max_output: self.max_output as u64,
+            echo: self.echo,
+            cwd: self.cwd.clone(),
+            env: self.env.clone(),
+            reset: self.reset,
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(code: &str) -> Self {
+        Cell::new(code)
+    }
+}
+
+/// Whole milliseconds, rounded up, so that a short timeout never becomes none.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}

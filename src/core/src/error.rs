@@ -1,0 +1,210 @@
+//! The one error type of the engine: what failed, on which target, at which step, and whether trying again can help.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::target::Target;
+
+/// What kind of failure it was. Callers decide by this, never by a message's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The target, an option of it, or another input of the caller is wrong.
+    BadInput,
+    /// The target could not be reached, or the connection ended before the answer was whole.
+    Transport,
+    /// A bounded wait ran out.
+    Deadline,
+    /// The target was reached and no kernel could be started there.
+    Spawn,
+    /// The kernel is dead. The request that met this was not run and never will be.
+    KernelDead,
+    /// The request was understood and turned down (no room, wrong state).
+    Refused,
+    /// There is no such cell: it never arrived, or its reply was acknowledged.
+    UnknownCell,
+    /// The far side said something that the protocol does not know.
+    Protocol,
+    /// Something on this machine failed: a file, a process, a lock.
+    Local,
+}
+
+/// Whether trying again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Retry {
+    /// No: the same call fails the same way.
+    Never,
+    /// Yes: the cause passes by itself (a lost connection, a busy server).
+    Later,
+}
+
+/// At which step something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Step {
+    /// Reading the target or the request, before anything was done.
+    Parse,
+    /// Opening the connection. Nothing has reached the target.
+    Connect,
+    /// Starting a kernel.
+    Spawn,
+    /// Sending a cell. It may have arrived.
+    Submit,
+    /// Waiting for a cell that was sent.
+    Wait,
+    /// Asking about a kernel, or controlling it.
+    Control,
+    /// Reading or writing records on this machine.
+    Records,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Parse => "reading the request",
+            Step::Connect => "connecting",
+            Step::Spawn => "starting a kernel",
+            Step::Submit => "sending the cell",
+            Step::Wait => "waiting for the reply",
+            Step::Control => "talking to the kernel",
+            Step::Records => "reading the records",
+        })
+    }
+}
+
+/// An error of the engine or of a driver.
+///
+/// Its `Display` is a lower-case fragment that fits behind "failed to …" or "error: "; the [hint](Error::hint) says what to do about it.
+#[derive(Debug)]
+pub struct Error {
+    inner: Box<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    retry: Retry,
+    step: Option<Step>,
+    target: Option<Target>,
+    message: String,
+    hint: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The engine's result type.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A new error. [`ErrorKind::Transport`] can be tried again, everything else cannot, unless [`Error::retry`] says otherwise.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let retry = if kind == ErrorKind::Transport { Retry::Later } else { Retry::Never };
+        let inner = Inner {
+            kind,
+            retry,
+            step: None,
+            target: None,
+            message: message.into(),
+            hint: None,
+            source: None,
+        };
+        Error { inner: Box::new(inner) }
+    }
+
+    /// Names the target, unless an inner layer has named it already.
+    #[must_use]
+    pub fn on(mut self, target: &Target) -> Self {
+        self.inner.target.get_or_insert_with(|| target.clone());
+        self
+    }
+
+    /// Names the step, unless an inner layer has named it already.
+    #[must_use]
+    pub fn at(mut self, step: Step) -> Self {
+        self.inner.step.get_or_insert(step);
+        self
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.inner.hint = Some(hint.into());
+        self
+    }
+
+    /// Keeps the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.inner.source = Some(source.into());
+        self
+    }
+
+    /// Overrides whether trying again can help.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.inner.retry = retry;
+        self
+    }
+
+    /// The kind of failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// True if trying again can help.
+    pub fn is_temporary(&self) -> bool {
+        self.inner.retry == Retry::Later
+    }
+
+    /// The step at which it failed, where that is known.
+    pub fn step(&self) -> Option<Step> {
+        self.inner.step
+    }
+
+    /// The target on which it failed, where there is one.
+    pub fn target(&self) -> Option<&Target> {
+        self.inner.target.as_ref()
+    }
+
+    /// What to do about it, where that is known.
+    pub fn hint(&self) -> Option<&str> {
+        self.inner.hint.as_deref()
+    }
+
+    /// The message alone, without target and step.
+    pub fn message(&self) -> &str {
+        &self.inner.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(target) = &self.inner.target {
+            write!(f, "{target}: ")?;
+        }
+        f.write_str(&self.inner.message)?;
+        match self.inner.step {
+            Some(step) if step != Step::Parse => write!(f, " (while {step})"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.inner.source.as_ref().map(|s| s.as_ref() as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_target_and_step_once() {
+        let target: Target = "local:".parse().unwrap();
+        let e =
+            Error::new(ErrorKind::Transport, "connection lost").on(&target).at(Step::Wait).at(Step::Connect);
+        assert_eq!(e.to_string(), "local:: connection lost (while waiting for the reply)");
+        assert!(e.is_temporary());
+    }
+}

@@ -1,0 +1,199 @@
+//! The driver that works over every transport: kernels as directories on the target, spoken to through a link.
+
+mod drive;
+mod kernel;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use self::kernel::FileCellKernel;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::CellNumber;
+use crate::kernel::{Diagnosis, Driver, Identity, Kernel, KernelSpec, Started};
+use crate::link::{self, Call, ExecLink, Link};
+use crate::target::Target;
+use crate::transport::Transport;
+use crate::wire::message::{KernelRecord, Operation, Probe, Spawned};
+
+/// How long starting a kernel may take.
+const SPAWN: Duration = Duration::from_secs(60);
+/// How long a question about kernels may take.
+const QUESTION: Duration = Duration::from_secs(30);
+
+/// Opens transports for the targets of some schemes. With a [`Transport`], this is all that a new kind of target needs.
+#[async_trait]
+pub trait Connector: Send + Sync + fmt::Debug {
+    /// The schemes that it serves.
+    fn schemes(&self) -> &'static [&'static str];
+
+    /// Checks a target without reaching for it.
+    fn check(&self, target: &Target) -> Result<()>;
+
+    /// Opens a transport, or prepares one that opens itself when it is used.
+    async fn connect(&self, target: &Target) -> Result<Connection>;
+}
+
+/// A transport, and what the target's options say of the kernels behind it.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// The transport.
+    pub transport: Arc<dyn Transport>,
+    /// The base directory to use (`dir=`).
+    pub dir: Option<String>,
+    /// The Python to use (`python=`).
+    pub python: Option<String>,
+    /// The working directory of a kernel, where the caller names none.
+    pub cwd: Option<String>,
+}
+
+/// A target that has been connected to.
+#[derive(Debug)]
+struct Site {
+    link: Arc<dyn Link>,
+    dir: Option<String>,
+    python: Option<String>,
+    cwd: Option<String>,
+}
+
+/// The file-cell driver over some connector.
+#[derive(Debug)]
+pub struct FileCellDriver<C> {
+    connector: C,
+    sites: Mutex<HashMap<Target, Arc<OnceCell<Arc<Site>>>>>,
+}
+
+impl<C: Connector> FileCellDriver<C> {
+    /// A driver for the targets of `connector`.
+    pub fn new(connector: C) -> Self {
+        FileCellDriver { connector, sites: Mutex::default() }
+    }
+
+    /// The site of a target; one connection for any number of concurrent first callers.
+    async fn site(&self, target: &Target) -> Result<Arc<Site>> {
+        let cell = {
+            let mut sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(sites.entry(target.clone()).or_default())
+        };
+        let site = cell
+            .get_or_try_init(|| async {
+                let Connection { transport, dir, python, cwd } = self.connector.connect(target).await?;
+                Ok::<_, Error>(Arc::new(Site { link: Arc::new(ExecLink::new(transport)), dir, python, cwd }))
+            })
+            .await?;
+        Ok(Arc::clone(site))
+    }
+
+    async fn ask<T: for<'de> Deserialize<'de>>(
+        &self,
+        site: &Site,
+        operation: Operation,
+        dir: Option<&str>,
+        python: Option<&str>,
+    ) -> Result<T> {
+        let call = Call {
+            operation: &operation,
+            base: None,
+            dir: dir.or(site.dir.as_deref()),
+            python: python.or(site.python.as_deref()),
+            deadline: Instant::now() + QUESTION,
+        };
+        link::ask(site.link.as_ref(), call).await
+    }
+}
+
+#[async_trait]
+impl<C: Connector> Driver for FileCellDriver<C> {
+    fn schemes(&self) -> &'static [&'static str] {
+        self.connector.schemes()
+    }
+
+    fn keeps_kernels(&self) -> bool {
+        true
+    }
+
+    fn check(&self, target: &Target) -> Result<()> {
+        self.connector.check(target)
+    }
+
+    async fn spawn(&self, spec: &KernelSpec) -> Result<Started> {
+        let site = self.site(&spec.target).await?;
+        let mut message = spec.to_spawn()?;
+        message.cwd = message.cwd.or_else(|| site.cwd.clone());
+        let operation = Operation::Spawn { key: spec.key.clone(), spec: message };
+        let call = Call {
+            operation: &operation,
+            base: None,
+            dir: spec.dir.as_deref().or(site.dir.as_deref()),
+            python: spec.python.as_deref().or(site.python.as_deref()),
+            deadline: Instant::now() + SPAWN,
+        };
+        let spawned: Spawned = link::ask(site.link.as_ref(), call).await?;
+        tracing::debug!(kernel = %spawned.kernel.id, reused = spawned.reused, "kernel ready");
+        let kernel = FileCellKernel::new(
+            Arc::clone(&site.link),
+            spec.identity(),
+            spawned.kernel,
+            spec.grace,
+            Vec::new(),
+        );
+        Ok(Started { kernel: Arc::new(kernel), reused: spawned.reused, previous: spawned.previous })
+    }
+
+    async fn adopt(
+        &self,
+        identity: &Identity,
+        record: &KernelRecord,
+        delivered: &[CellNumber],
+    ) -> Result<Option<Arc<dyn Kernel>>> {
+        let site = self.site(&identity.target).await?;
+        let kernel = FileCellKernel::new(
+            Arc::clone(&site.link),
+            identity.clone(),
+            record.clone(),
+            kernel::DEFAULT_GRACE,
+            delivered.to_vec(),
+        );
+        Ok(Some(Arc::new(kernel)))
+    }
+
+    async fn doctor(&self, target: &Target, dir: Option<&str>, python: Option<&str>) -> Result<Diagnosis> {
+        let site = self.site(target).await?;
+        let _: Value = self.ask(&site, Operation::Doctor {}, dir, python).await?;
+        let started = Instant::now();
+        let facts: Value = self.ask(&site, Operation::Doctor {}, dir, python).await?;
+        let round_trip_ms = started.elapsed().as_secs_f64() * 1000.0;
+        facts
+            .get("python")
+            .ok_or_else(|| Error::new(ErrorKind::Protocol, "the far side told no facts").on(target))?;
+        Ok(Diagnosis { round_trip_ms, facts })
+    }
+
+    async fn list(&self, target: &Target, dir: Option<&str>) -> Result<Vec<Probe>> {
+        #[derive(Deserialize)]
+        struct Listed {
+            kernels: Vec<Probe>,
+        }
+        let site = self.site(target).await?;
+        let listed: Listed = self.ask(&site, Operation::List {}, dir, None).await?;
+        Ok(listed.kernels)
+    }
+
+    async fn sweep(&self, target: &Target, older_than: Duration) -> Result<u64> {
+        #[derive(Deserialize)]
+        struct Swept {
+            removed: Vec<Value>,
+        }
+        let site = self.site(target).await?;
+        let operation = Operation::Sweep { older_than_s: older_than.as_secs() };
+        let swept: Swept = self.ask(&site, operation, None, None).await?;
+        Ok(swept.removed.len() as u64)
+    }
+}

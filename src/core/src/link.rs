@@ -1,0 +1,63 @@
+//! A link speaks the file protocol to one target. The engine does not see whether each step is a command or a message on a channel.
+
+mod exec;
+
+use std::fmt;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub use exec::ExecLink;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::target::Target;
+use crate::wire::message::Operation;
+
+/// One step: an operation, and what is known of the target already.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// What to do.
+    pub operation: &'a Operation,
+    /// The base directory that an earlier answer named.
+    pub base: Option<&'a str>,
+    /// The base directory that the user wants.
+    pub dir: Option<&'a str>,
+    /// The Python to use.
+    pub python: Option<&'a str>,
+    /// The step is given up at this moment, on both sides.
+    pub deadline: Instant,
+}
+
+/// Takes chunks of output records as they come.
+pub type ChunkSink<'a> = &'a mut (dyn FnMut(Bytes) + Send);
+
+/// A way to speak the file protocol to one target.
+///
+/// # Errors
+/// [`ErrorKind::Transport`] and [`ErrorKind::Deadline`] leave it open whether the operation was carried out, unless the error's step is
+/// [`Step::Connect`](crate::Step::Connect). All other kinds are answers of the far side.
+#[async_trait]
+pub trait Link: Send + Sync + fmt::Debug {
+    /// The target that it leads to.
+    fn target(&self) -> &Target;
+
+    /// Carries out one operation. Output records go to `chunks` before the answer is returned, perhaps long before.
+    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Value>;
+}
+
+/// Carries out an operation whose answer has no output records, and reads the answer as `T`.
+pub async fn ask<T: DeserializeOwned>(link: &dyn Link, call: Call<'_>) -> Result<T> {
+    let answer = link.call(call, &mut |_| ()).await?;
+    read_answer(link.target(), answer)
+}
+
+/// Reads an answer as `T`.
+pub fn read_answer<T: DeserializeOwned>(target: &Target, answer: Value) -> Result<T> {
+    serde_json::from_value(answer).map_err(|e| {
+        Error::new(ErrorKind::Protocol, format!("the far side gave an answer that does not fit: {e}"))
+            .on(target)
+    })
+}

@@ -1,0 +1,534 @@
+//! Who has which kernel: one spawn for any number of first callers, a cap, idle reaping, disposal, and the memory of what was lost.
+
+mod key;
+mod store;
+mod table;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::time::Instant;
+
+pub use self::key::{Key, child_owner};
+pub use self::store::{Loss, Store, Stored};
+use self::table::{Room, Table, idle_since};
+use crate::error::{Error, ErrorKind, Result, Step};
+use crate::id::KernelId;
+use crate::kernel::{Control, Driver, Identity, Kernel, KernelSpec};
+use crate::session::Session;
+use crate::target::Target;
+use crate::wire::message::{Action, Limits, Previous};
+
+/// The drivers of a registry, by scheme.
+#[derive(Debug, Clone, Default)]
+pub struct Drivers {
+    by_scheme: HashMap<&'static str, Arc<dyn Driver>>,
+}
+
+impl Drivers {
+    /// None yet.
+    pub fn new() -> Self {
+        Drivers::default()
+    }
+
+    /// Adds a driver for all its schemes.
+    #[must_use]
+    pub fn with(mut self, driver: impl Driver + 'static) -> Self {
+        let driver: Arc<dyn Driver> = Arc::new(driver);
+        for scheme in driver.schemes() {
+            self.by_scheme.insert(scheme, Arc::clone(&driver));
+        }
+        self
+    }
+
+    /// The driver of a target, after it has checked the target.
+    ///
+    /// # Errors
+    /// An unknown scheme, or what the driver says of the target.
+    pub fn of(&self, target: &Target) -> Result<&Arc<dyn Driver>> {
+        let Some(driver) = self.by_scheme.get(target.scheme()) else {
+            let mut known: Vec<_> = self.by_scheme.keys().map(|s| format!("{s}:")).collect();
+            known.sort();
+            return Err(Error::new(
+                ErrorKind::BadInput,
+                format!("there is no driver for the target {target}"),
+            )
+            .at(Step::Parse)
+            .with_hint(format!("this farcell knows: {}", known.join(", "))));
+        };
+        driver.check(target)?;
+        Ok(driver)
+    }
+}
+
+/// The settings of a registry.
+#[derive(Debug, Clone)]
+pub struct RegistryOptions {
+    /// How many kernels at most, not counting those of delegated children. Default: 4.
+    pub cap: usize,
+    /// After how long without use a kernel is stopped. Default: 8 hours; `None` for never.
+    pub idle: Option<Duration>,
+    /// How long a new session waits for room while all kernels are busy. Default: 60 s.
+    pub wait_for_room: Duration,
+    /// Where kernels are remembered for other processes; without it they end with the registry.
+    pub store: Option<Store>,
+}
+
+impl Default for RegistryOptions {
+    fn default() -> Self {
+        RegistryOptions {
+            cap: 4,
+            idle: Some(Duration::from_secs(8 * 3600)),
+            wait_for_room: Duration::from_secs(60),
+            store: None,
+        }
+    }
+}
+
+/// How the kernels of a session are started; fields left alone take the defaults of target and far side.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// The name of these settings; kernels of different profiles are different kernels. Empty means `default`.
+    pub profile: String,
+    /// The Python to use.
+    pub python: Option<String>,
+    /// The base directory on the target.
+    pub dir: Option<String>,
+    /// The working directory of a new kernel.
+    pub cwd: Option<String>,
+    /// Environment variables of a new kernel.
+    pub env: std::collections::BTreeMap<String, String>,
+    /// Limits of a new kernel.
+    pub limits: Limits,
+}
+
+/// All kernels of a program.
+///
+/// A registry is a value: make one, pass it around, clone it. Its last clone ends the kernels that cannot outlive the process.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    drivers: Drivers,
+    options: RegistryOptions,
+    table: Mutex<Table<Slot>>,
+    /// Lost kernels of keys that have none now; the store, where there is one, has them as well.
+    losses: Mutex<HashMap<Key, Loss>>,
+    /// Somebody has left: there may be room.
+    room: Notify,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What is kept for a key. Its lock is the gate that lets one caller at a time start a kernel.
+#[derive(Debug, Default)]
+struct Slot {
+    gate: AsyncMutex<Option<Arc<dyn Kernel>>>,
+}
+
+/// The place of a key's kernel, behind its gate.
+type Seat = Option<Arc<dyn Kernel>>;
+
+/// A kernel in use. While it is held, the kernel is neither evicted nor reaped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    registry: Registry,
+    key: Key,
+    pub(crate) kernel: Arc<dyn Kernel>,
+    /// It was there before this call.
+    pub(crate) reused: bool,
+    /// What the caller has to be told.
+    pub(crate) loss: Option<Loss>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.registry.inner.leave(&self.key);
+    }
+}
+
+impl Registry {
+    /// A registry over some drivers. With a store, it knows the kernels of earlier processes.
+    ///
+    /// Within a tokio runtime it also starts the timer that stops idle kernels; the timer ends with the registry.
+    pub fn new(drivers: Drivers, options: RegistryOptions) -> Self {
+        let mut table = Table::new(options.cap);
+        for stored in options.store.iter().flat_map(Store::load_all) {
+            if stored.kernel.is_some() {
+                let last_used = stored.last_used();
+                table.load(stored.key, last_used);
+            }
+        }
+        let idle = options.idle;
+        let inner = Arc::new(Inner {
+            drivers,
+            options,
+            table: Mutex::new(table),
+            losses: Mutex::default(),
+            room: Notify::new(),
+        });
+        if let (Some(idle), Ok(runtime)) = (idle, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(reap(Arc::downgrade(&inner), idle));
+        }
+        Registry { inner }
+    }
+
+    /// A session: a name under an owner on a target. Nothing is started before its first cell.
+    ///
+    /// # Errors
+    /// What is wrong with the target, or an empty name.
+    pub fn session(
+        &self,
+        owner: &str,
+        name: &str,
+        target: &Target,
+        options: SessionOptions,
+    ) -> Result<Session> {
+        self.inner.drivers.of(target)?;
+        for (what, text) in [("owner", owner), ("session", name)] {
+            if text.is_empty() || text.len() > 200 || text.chars().any(char::is_control) {
+                return Err(Error::new(
+                    ErrorKind::BadInput,
+                    format!("{text:?} cannot be the name of a {what}"),
+                )
+                .at(Step::Parse)
+                .with_hint("a name has 1 to 200 bytes and no control characters"));
+            }
+        }
+        let profile = if options.profile.is_empty() { "default".to_owned() } else { options.profile.clone() };
+        let key = Key { owner: owner.to_owned(), session: name.to_owned(), target: target.clone(), profile };
+        Ok(Session::new(self.clone(), key, options))
+    }
+
+    /// The driver of a target.
+    pub fn driver(&self, target: &Target) -> Result<&Arc<dyn Driver>> {
+        self.inner.drivers.of(target)
+    }
+
+    /// What is remembered of all kernels.
+    pub fn stored(&self) -> Vec<Stored> {
+        self.inner.options.store.as_ref().map(Store::load_all).unwrap_or_default()
+    }
+
+    /// Stops the kernels of an owner and of its children; returns how many.
+    pub async fn dispose_owner(&self, owner: &str) -> Result<usize> {
+        self.dispose(|key| key.belongs_to(owner)).await
+    }
+
+    /// Stops the kernels of a delegated child.
+    pub async fn dispose_child(&self, owner: &str, child: &str) -> Result<usize> {
+        let owner = child_owner(owner, child);
+        self.dispose(|key| key.belongs_to(&owner)).await
+    }
+
+    /// Stops all kernels; returns how many.
+    pub async fn dispose_all(&self) -> Result<usize> {
+        self.dispose(|_| true).await
+    }
+
+    /// Stops the kernels that `wanted` chooses, whatever they do. All are tried; the first error is returned.
+    pub async fn dispose(&self, wanted: impl Fn(&Key) -> bool) -> Result<usize> {
+        let keys = self.inner.table().keys(wanted);
+        let mut stopped = 0;
+        let mut failed = None;
+        for key in keys {
+            match self.inner.tear_down(&key, Control::new(Action::Stop), None).await {
+                Ok(true) => stopped += 1,
+                Ok(false) => {}
+                Err(e) => failed = failed.or(Some(e)),
+            }
+        }
+        failed.map_or(Ok(stopped), Err)
+    }
+
+    /// A kernel for the key: the one that is there, the one that is remembered, or a new one.
+    pub(crate) async fn lease(&self, key: &Key, spec: &KernelSpec) -> Result<Lease> {
+        let slot = self.inner.table().enter(key, SystemTime::now());
+        // From here on the guard leaves the table again, whatever happens.
+        let entered = Entered { inner: &self.inner, key };
+        let mut seat = slot.gate.lock().await;
+        let filled = self.inner.fill(&mut seat, key, spec).await?;
+        std::mem::forget(entered);
+        Ok(Lease {
+            registry: self.clone(),
+            key: key.clone(),
+            kernel: filled.kernel,
+            reused: filled.reused,
+            loss: filled.loss,
+        })
+    }
+
+    /// A kernel in place of one that was found dead. Of many callers that found it so, one starts the new one; all are told.
+    pub(crate) async fn replace(&self, lease: &mut Lease, spec: &KernelSpec, why: &str) -> Result<()> {
+        let dead = lease.kernel.record().id;
+        let slot = self.inner.table().enter(&lease.key, SystemTime::now());
+        let _entered = Entered { inner: &self.inner, key: &lease.key };
+        let mut seat = slot.gate.lock().await;
+        if is_kernel(&seat, &dead) {
+            *seat = None;
+            let loss = Loss { kernel: Some(dead.clone()), why: why.to_owned(), told: false };
+            self.inner.forget(&lease.key, Some(loss));
+        }
+        let filled = self.inner.fill(&mut seat, &lease.key, spec).await?;
+        let found = Loss { kernel: Some(dead), why: why.to_owned(), told: false };
+        lease.loss = Some(filled.loss.unwrap_or(found));
+        lease.reused = filled.reused;
+        lease.kernel = filled.kernel;
+        Ok(())
+    }
+
+    /// Remembers that a kernel has ended and that its user knows.
+    pub(crate) async fn bury(&self, lease: &Lease) {
+        let dead = lease.kernel.record().id;
+        let Some(slot) = self.inner.table().slot(&lease.key) else { return };
+        let mut seat = slot.gate.lock().await;
+        if is_kernel(&seat, &dead) {
+            *seat = None;
+            self.inner.table().vacate(&lease.key);
+            self.inner.forget(&lease.key, Some(Loss { kernel: Some(dead), why: String::new(), told: true }));
+        }
+    }
+
+    /// Remembers the use of a kernel for other processes.
+    pub(crate) fn remember(&self, lease: &Lease) {
+        self.inner.remember(&lease.key, &lease.kernel);
+    }
+
+    /// Stops the kernel of one key. False if there was none, or if it is in use and `control` asks for an idle one.
+    pub(crate) async fn stop(&self, key: &Key, control: Control) -> Result<bool> {
+        self.inner.tear_down(key, control, None).await
+    }
+
+    /// The kernel of a key, if there is one, without starting any.
+    pub(crate) async fn existing(&self, key: &Key) -> Result<Option<Arc<dyn Kernel>>> {
+        let Some(slot) = self.inner.table().slot(key) else { return Ok(None) };
+        let mut seat = slot.gate.lock().await;
+        self.inner.take_up(&mut seat, key).await?;
+        Ok(seat.clone())
+    }
+}
+
+fn is_kernel(seat: &Seat, id: &KernelId) -> bool {
+    seat.as_ref().is_some_and(|kernel| kernel.record().id == *id)
+}
+
+/// A seat that has a kernel.
+struct Filled {
+    kernel: Arc<dyn Kernel>,
+    /// It was there before.
+    reused: bool,
+    /// The one before it was lost, and the user does not know yet.
+    loss: Option<Loss>,
+}
+
+/// Leaves the table when it goes.
+struct Entered<'a> {
+    inner: &'a Inner,
+    key: &'a Key,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.inner.leave(self.key);
+    }
+}
+
+impl Inner {
+    fn table(&self) -> MutexGuard<'_, Table<Slot>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leave(&self, key: &Key) {
+        self.table().leave(key, SystemTime::now());
+        self.room.notify_waiters();
+    }
+
+    /// Sees to it that the seat has a kernel.
+    async fn fill(&self, seat: &mut Seat, key: &Key, spec: &KernelSpec) -> Result<Filled> {
+        self.take_up(seat, key).await?;
+        if let Some(kernel) = seat {
+            return Ok(Filled { kernel: Arc::clone(kernel), reused: true, loss: None });
+        }
+        self.make_room(key).await?;
+        let started = match self.drivers.of(&key.target)?.spawn(spec).await {
+            Ok(started) => started,
+            Err(e) => {
+                self.table().vacate(key);
+                return Err(e.on(&key.target));
+            }
+        };
+        let loss = match (self.recall(key), started.previous) {
+            (Some(loss), Some(previous)) if loss.told && loss.kernel.as_ref() != Some(&previous.id) => {
+                ended_by_itself(previous)
+            }
+            (Some(loss), _) => (!loss.told).then_some(loss),
+            (None, Some(previous)) => ended_by_itself(previous),
+            (None, None) => None,
+        };
+        self.remember(key, &started.kernel);
+        *seat = Some(Arc::clone(&started.kernel));
+        Ok(Filled { kernel: started.kernel, reused: started.reused, loss })
+    }
+
+    /// Takes up the kernel that an earlier process has recorded.
+    async fn take_up(&self, seat: &mut Seat, key: &Key) -> Result<()> {
+        if seat.is_some() {
+            return Ok(());
+        }
+        let Some(stored) = self.options.store.as_ref().and_then(|s| s.load(key)) else { return Ok(()) };
+        let Some(record) = stored.kernel else { return Ok(()) };
+        let identity =
+            Identity { target: key.target.clone(), owner: key.owner.clone(), session: key.session.clone() };
+        let driver = self.drivers.of(&key.target)?;
+        *seat = driver.adopt(&identity, &record, &stored.delivered).await?;
+        Ok(())
+    }
+
+    /// Takes room for the key, stopping the kernels that were used longest ago, and waiting while all are busy.
+    async fn make_room(&self, key: &Key) -> Result<()> {
+        let until = Instant::now() + self.options.wait_for_room;
+        loop {
+            let someone_left = self.room.notified();
+            let room = self.table().room_for(key);
+            match room {
+                Room::Taken => return Ok(()),
+                Room::Evict(victim) => {
+                    let why = format!("it made room for the session {:?}", key.session);
+                    self.tear_down(&victim, Control::STOP_IF_IDLE, Some(&why)).await?;
+                }
+                Room::Full => {
+                    if tokio::time::timeout_at(until, someone_left).await.is_err() {
+                        let cap = self.options.cap;
+                        return Err(Error::new(ErrorKind::Refused, format!("all {cap} kernels are busy"))
+                            .on(&key.target)
+                            .at(Step::Spawn)
+                            .with_hint(
+                                "wait for a cell to end, stop a session, or raise the cap (max_kernels)",
+                            ));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stops a kernel. With `why`, its session is told in its next reply. False if there was none or it was spared.
+    async fn tear_down(&self, key: &Key, control: Control, why: Option<&str>) -> Result<bool> {
+        let Some(slot) = self.table().slot(key) else { return Ok(false) };
+        // The gate, not the table: a slow target holds up nobody but its own session.
+        let mut seat = slot.gate.lock().await;
+        let adopted = self.take_up(&mut seat, key).await;
+        let Some(kernel) = seat.clone() else {
+            self.table().vacate(key);
+            return adopted.map(|()| false);
+        };
+        match kernel.control(control).await {
+            Ok(controlled) if controlled.done => {}
+            Ok(_) => {
+                self.table().spare(key, SystemTime::now());
+                return Ok(false);
+            }
+            Err(e) if e.kind() == ErrorKind::KernelDead => {}
+            Err(e) => {
+                self.table().spare(key, SystemTime::now());
+                return Err(e.on(&key.target));
+            }
+        }
+        if let Err(e) = kernel.discard().await {
+            tracing::debug!(error = %e, "a stopped kernel's directory stays until the next sweep");
+        }
+        let id = kernel.record().id;
+        tracing::debug!(kernel = %id, why, "kernel stopped");
+        *seat = None;
+        self.forget(key, why.map(|why| Loss { kernel: Some(id), why: why.to_owned(), told: false }));
+        self.table().vacate(key);
+        self.room.notify_waiters();
+        Ok(true)
+    }
+
+    /// Remembers a kernel, also for other processes if it outlives this one.
+    fn remember(&self, key: &Key, kernel: &Arc<dyn Kernel>) {
+        self.losses().remove(key);
+        let Some(store) = &self.options.store else { return };
+        if !self.drivers.of(&key.target).is_ok_and(|d| d.keeps_kernels()) {
+            return;
+        }
+        let mut stored = Stored::new(key.clone(), Some(kernel.record()));
+        stored.delivered = kernel.delivered();
+        if let Err(e) = store.save(&stored) {
+            tracing::warn!(error = %e, "the kernel cannot be found by the next process");
+        }
+    }
+
+    /// Remembers that the key has no kernel any more, and what is to be told of that.
+    fn forget(&self, key: &Key, loss: Option<Loss>) {
+        let mut losses = self.losses();
+        match &loss {
+            Some(loss) if losses.len() < MOST_LOSSES => losses.insert(key.clone(), loss.clone()),
+            _ => losses.remove(key),
+        };
+        drop(losses);
+        let Some(store) = &self.options.store else { return };
+        let done = if loss.is_some() {
+            let mut stored = Stored::new(key.clone(), None);
+            stored.loss = loss;
+            store.save(&stored)
+        } else {
+            store.remove(key)
+        };
+        if let Err(e) = done {
+            tracing::warn!(error = %e, "the record of an ended kernel stays");
+        }
+    }
+
+    /// The loss that is remembered of a key.
+    fn recall(&self, key: &Key) -> Option<Loss> {
+        let here = self.losses().get(key).cloned();
+        here.or_else(|| self.options.store.as_ref()?.load(key)?.loss)
+    }
+
+    fn losses(&self) -> MutexGuard<'_, HashMap<Key, Loss>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many losses are remembered; beyond that, the oldest sessions of a very long-lived program may not hear of theirs.
+const MOST_LOSSES: usize = 10_000;
+
+/// The loss of a kernel that ended without anybody of ours having a hand in it. One that was stopped on request is no loss.
+fn ended_by_itself(previous: Previous) -> Option<Loss> {
+    let why = match previous.why.as_str() {
+        "stopped" => return None,
+        "idle" => "it was idle for too long".to_owned(),
+        "terminated" => "it was terminated by a signal".to_owned(),
+        "died" => "it died".to_owned(),
+        other => format!("it ended: {other}"),
+    };
+    Some(Loss { kernel: Some(previous.id), why, told: false })
+}
+
+/// Stops kernels that nobody has used for `idle`, until the registry is gone.
+async fn reap(inner: Weak<Inner>, idle: Duration) {
+    let pause = (idle / 8).clamp(Duration::from_millis(20), Duration::from_secs(60));
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(inner) = inner.upgrade() else { return };
+        loop {
+            let next = inner.table().next_idle(idle_since(SystemTime::now(), idle));
+            let Some(key) = next else { break };
+            if let Err(e) =
+                inner.tear_down(&key, Control::STOP_IF_IDLE, Some("it was idle for too long")).await
+            {
+                tracing::warn!(error = %e, "an idle kernel could not be stopped");
+            }
+        }
+    }
+}

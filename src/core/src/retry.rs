@@ -1,0 +1,54 @@
+//! Pauses between attempts. The only place that knows the crate which computes them.
+
+use std::time::Duration;
+
+use backoff::ExponentialBackoff;
+use backoff::backoff::Backoff as _;
+
+/// Exponentially growing pauses with jitter, from 50 ms up to 3 s. How often to try is the caller's decision.
+#[derive(Debug)]
+pub(crate) struct Pauses {
+    inner: ExponentialBackoff,
+}
+
+impl Pauses {
+    /// Starts with a short pause.
+    pub(crate) fn new() -> Self {
+        let inner = ExponentialBackoff {
+            current_interval: FIRST,
+            initial_interval: FIRST,
+            max_interval: Duration::from_secs(3),
+            multiplier: 2.0,
+            max_elapsed_time: None,
+            ..ExponentialBackoff::default()
+        };
+        Pauses { inner }
+    }
+
+    /// The next pause.
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        self.inner.next_backoff().unwrap_or(FIRST)
+    }
+
+    /// Back to short pauses, after a success.
+    pub(crate) fn reset(&mut self) {
+        self.inner.reset();
+    }
+}
+
+const FIRST: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_start_over() {
+        let mut pauses = Pauses::new();
+        assert!(pauses.next_pause() <= Duration::from_millis(100));
+        let later = (0..20).map(|_| pauses.next_pause()).next_back().unwrap();
+        assert!(later >= Duration::from_secs(1) && later <= Duration::from_millis(4500), "{later:?}");
+        pauses.reset();
+        assert!(pauses.next_pause() <= Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,185 @@
+//! A session: the handle that callers run cells with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cell::Cell;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, EventSink};
+use crate::id::CellNumber;
+use crate::kernel::{Chunk, Control, Fetched, Kernel, KernelSpec, Which};
+use crate::registry::{Key, Lease, Loss, Registry, SessionOptions};
+use crate::reply::{KernelInfo, Reply, State, Status};
+use crate::wire::message::{Action, Controlled, Probe, ReadFile};
+
+/// How long an interrupted cell is given before SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// After how long without a cell a kernel ends by itself, even when nobody is left to ask.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+/// How often a cell is sent to a new kernel because it met a dead one. Twice in a row is a target in trouble.
+const RESPAWNS: u32 = 2;
+
+/// A name under an owner on a target. Its first cell starts a kernel; later ones find it.
+#[derive(Debug, Clone)]
+pub struct Session {
+    registry: Registry,
+    key: Key,
+    spec: Arc<KernelSpec>,
+}
+
+impl Session {
+    pub(crate) fn new(registry: Registry, key: Key, options: SessionOptions) -> Self {
+        let spec = KernelSpec {
+            target: key.target.clone(),
+            owner: key.owner.clone(),
+            session: key.session.clone(),
+            key: key.digest(),
+            python: options.python,
+            dir: options.dir,
+            cwd: options.cwd,
+            env: options.env,
+            idle: Some(IDLE),
+            grace: GRACE,
+            limits: options.limits,
+        };
+        Session { registry, key, spec: Arc::new(spec) }
+    }
+
+    /// What leads to its kernel.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Runs a cell and waits for its reply; what happens meanwhile goes to `events`.
+    ///
+    /// A kernel that turns out to be dead is replaced, and the reply says that the variables are gone. A dropped future leaves the cell running.
+    ///
+    /// # Errors
+    /// Only where the cell was not run.
+    pub async fn run(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply> {
+        let mut lease = self.registry.lease(&self.key, &self.spec).await?;
+        let mut reply =
+            loop_on_loss(self, &mut lease, events, async |kernel| kernel.run(cell, events).await).await?;
+        reply.kernel.reused = lease.reused;
+        if let Some(loss) = lease.loss.take() {
+            tell_loss(&mut reply, &loss);
+        }
+        if reply.status == Status::Died && reply.kernel.state == State::Lost {
+            self.registry.bury(&lease).await;
+        } else {
+            self.registry.remember(&lease);
+        }
+        Ok(reply)
+    }
+
+    /// Sends a cell and returns without waiting for it.
+    pub async fn submit(&self, cell: &Cell, events: &dyn EventSink) -> Result<CellNumber> {
+        let mut lease = self.registry.lease(&self.key, &self.spec).await?;
+        let number = loop_on_loss(self, &mut lease, events, async |kernel| kernel.submit(cell).await).await?;
+        if let Some(loss) = lease.loss.take() {
+            events.event(Event::Note(format!("the variables of this session are gone: {}", loss.why)));
+        }
+        self.registry.remember(&lease);
+        Ok(number)
+    }
+
+    /// Fetches the reply of a cell that was sent earlier, waiting at most `wait` for it.
+    pub async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched> {
+        self.need().await?.fetch(which, wait, events).await
+    }
+
+    /// Interrupts the running cell, or the one with this number. The cell's own reply tells the rest.
+    pub async fn interrupt(&self, number: Option<CellNumber>) -> Result<Controlled> {
+        self.need().await?.control(Control { number, ..Control::new(Action::Interrupt) }).await
+    }
+
+    /// Replaces the interpreter: the kernel stays, its variables go.
+    pub async fn reset(&self) -> Result<Controlled> {
+        self.need().await?.control(Control::new(Action::Reset)).await
+    }
+
+    /// Stops the kernel, whatever it does. False if there was none.
+    pub async fn stop(&self) -> Result<bool> {
+        self.registry.stop(&self.key, Control::new(Action::Stop)).await
+    }
+
+    /// Asks whether the kernel lives and what it does; `None` if there is no kernel.
+    pub async fn probe(&self) -> Result<Option<Probe>> {
+        match self.registry.existing(&self.key).await? {
+            Some(kernel) => kernel.probe().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a piece of one of the kernel's files.
+    pub async fn read(
+        &self,
+        file: ReadFile,
+        number: Option<CellNumber>,
+        offset: u64,
+        max: u64,
+    ) -> Result<Chunk> {
+        self.need().await?.read(file, number, offset, max).await
+    }
+
+    /// The reply for a cell that could not be run, so that callers who want a reply always get one.
+    pub fn refusal(&self, error: &Error) -> Reply {
+        let state = match error.kind() {
+            ErrorKind::Transport | ErrorKind::Deadline => State::Unknown,
+            ErrorKind::KernelDead => State::Lost,
+            ErrorKind::Refused => State::Kept,
+            _ => State::None,
+        };
+        let kernel = KernelInfo {
+            id: None,
+            target: self.key.target.clone(),
+            session: self.key.session.clone(),
+            owner: self.key.owner.clone(),
+            language: "python".to_owned(),
+            reused: false,
+            state,
+            note: None,
+        };
+        Reply::from_error(error, kernel)
+    }
+
+    async fn need(&self) -> Result<Arc<dyn Kernel>> {
+        self.registry.existing(&self.key).await?.ok_or_else(|| {
+            Error::new(ErrorKind::UnknownCell, format!("the session {:?} has no kernel", self.key.session))
+                .on(&self.key.target)
+                .with_hint("`farcell run` starts one; `farcell ps` lists those that are there")
+        })
+    }
+}
+
+/// Sends something to the kernel; where that is found dead, to a new one. That is safe, as the dead one has certainly not run it.
+async fn loop_on_loss<T>(
+    session: &Session,
+    lease: &mut Lease,
+    events: &dyn EventSink,
+    send: impl AsyncFn(Arc<dyn Kernel>) -> Result<T>,
+) -> Result<T> {
+    let mut respawns = 0;
+    loop {
+        match send(Arc::clone(&lease.kernel)).await {
+            Err(e) if e.kind() == ErrorKind::KernelDead && respawns < RESPAWNS => {
+                respawns += 1;
+                events.event(Event::Note(format!("{}; starting a new kernel", e.message())));
+                session.registry.replace(lease, &session.spec, e.message()).await?;
+            }
+            other => return other,
+        }
+    }
+}
+
+fn tell_loss(reply: &mut Reply, loss: &Loss) {
+    let kernel = loss.kernel.as_ref().map_or_else(String::new, |id| format!(" {id}"));
+    let told = format!("the variables of earlier cells are gone with the kernel{kernel}: {}", loss.why);
+    if reply.kernel.state == State::Fresh {
+        reply.kernel.state = State::Lost;
+    }
+    reply.kernel.note = Some(match reply.kernel.note.take() {
+        Some(note) => format!("{told}; {note}"),
+        None => told,
+    });
+}

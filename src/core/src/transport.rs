@@ -1,0 +1,120 @@
+//! A transport is a way to run a command on a target. This trait is all that a new one has to implement.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::error::Result;
+use crate::target::Target;
+
+/// A command for a target: a POSIX shell script that is part of the program's text.
+///
+/// That it is `'static` is the point: nothing of the user's can travel in argv, where `ps` shows it and 128 KB is the end. All data goes by stdin.
+/// The characters `'`, `\`, `!` and line breaks are refused at compile time, because login shells (fish, csh) disagree about them even between quotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Command {
+    script: &'static str,
+}
+
+impl Command {
+    /// A command that runs `script` by `/bin/sh -c`.
+    ///
+    /// # Panics
+    /// If the script contains a character that some login shell reads differently. Meant for constants, where it fails the build.
+    pub const fn sh(script: &'static str) -> Self {
+        let bytes = script.as_bytes();
+        let mut i = 0;
+        while i < bytes.len() {
+            assert!(
+                !matches!(bytes[i], b'\'' | b'\\' | b'!' | b'\n' | b'\r' | 0),
+                "a login shell would misread this"
+            );
+            i += 1;
+        }
+        Command { script }
+    }
+
+    /// The program and its arguments, for a transport that passes them one by one.
+    pub fn argv(&self) -> [&'static str; 3] {
+        ["/bin/sh", "-c", self.script]
+    }
+
+    /// One line for a transport that hands its command to a login shell. sh, bash, zsh, fish, csh and tcsh all read it alike.
+    pub fn login_shell_line(&self) -> String {
+        format!("exec /bin/sh -c '{}'", self.script)
+    }
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It exited with this status.
+    Exit(i32),
+    /// It was ended by this signal.
+    Signal(i32),
+    /// It ended, and the transport cannot tell how (see [`Capabilities::tells_signals`]).
+    Unknown,
+}
+
+/// What a command left.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// How it ended.
+    pub ended: Ended,
+    /// All of its stdout.
+    pub stdout: Bytes,
+    /// Its stderr, perhaps without the middle if it was long.
+    pub stderr: Bytes,
+}
+
+/// What a transport can do, as a value, so that nothing has to be found out by failing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// How many commands may run at the same time; `None` for no known limit.
+    pub channels: Option<usize>,
+    /// A command that was ended by a signal is told apart from one that exited.
+    pub tells_signals: bool,
+}
+
+/// A way to run a command on one target.
+///
+/// What every implementation owes (`farcell_core::conformance` checks it):
+/// - `stdin` of any size reaches the command, followed by end of file;
+/// - stdout arrives whole and byte for byte, apart from stderr;
+/// - the status is that of the command: one that cannot be known is [`Ended::Unknown`], never 0;
+/// - when the deadline passes or the future is dropped, the command is ended on the far side, within a second or so;
+/// - commands may run at the same time, as many as [`Capabilities::channels`] says.
+///
+/// # Errors
+/// [`ErrorKind::Transport`](crate::ErrorKind::Transport) with [`Step::Connect`](crate::Step::Connect) if nothing can have reached the target, and
+/// without that step if the command may have run; [`ErrorKind::Deadline`](crate::ErrorKind::Deadline) if the time was up.
+/// A command that fails is not an error of the transport.
+#[async_trait]
+pub trait Transport: Send + Sync + fmt::Debug {
+    /// The target that it leads to, for messages.
+    fn target(&self) -> &Target;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Runs a command to its end.
+    async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "misread")]
+    fn a_script_that_a_login_shell_would_misread_is_refused() {
+        Command::sh("echo it's");
+    }
+
+    #[test]
+    fn a_login_shell_gets_one_plain_line() {
+        assert_eq!(Command::sh("echo $x").login_shell_line(), "exec /bin/sh -c 'echo $x'");
+    }
+}

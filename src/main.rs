@@ -1,0 +1,7 @@
+//! The program `farcell`.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}
