@@ -68,7 +68,9 @@ impl Config {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && !required => return Ok(Config::default()),
             Err(e) => {
-                return Err(bad(format!("cannot read the config file {}: {e}", path.display())).with_source(e));
+                return Err(
+                    bad(format!("cannot read the config file {}: {e}", path.display())).with_source(e)
+                );
             }
         };
         toml::from_str(&text).map_err(|e| {

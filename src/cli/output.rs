@@ -116,7 +116,8 @@ fn flush(to: &mut impl io::Write) {
 }
 
 /// A reader that has gone (`farcell … | head`) is no error: there is nobody left to tell, so end as a program killed by SIGPIPE would.
-fn quit_on_failure<T>(result: Result<T, io::Error>) {
+#[allow(clippy::needless_pass_by_value, reason = "it ends the result")]
+fn quit_on_failure(result: io::Result<()>) {
     if result.is_err() {
         std::process::exit(141);
     }

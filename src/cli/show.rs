@@ -66,7 +66,7 @@ impl EventSink for Live {
                 shown.displayed += 1;
             }
             Event::Queued { ahead } => {
-                output::note(&format!("waiting for {ahead} other cell(s) of this session"))
+                output::note(&format!("waiting for {ahead} other cell(s) of this session"));
             }
             Event::Note(text) => output::note(&text),
             _ => {}

@@ -166,13 +166,18 @@ impl<C: Connector> Driver for FileCellDriver<C> {
 
     async fn doctor(&self, target: &Target, dir: Option<&str>, python: Option<&str>) -> Result<Diagnosis> {
         let site = self.site(target).await?;
-        let _: Value = self.ask(&site, Operation::Doctor {}, dir, python).await?;
-        let started = Instant::now();
         let facts: Value = self.ask(&site, Operation::Doctor {}, dir, python).await?;
+        let base = facts.get("base").and_then(Value::as_str);
+        let python = facts.get("python").and_then(Value::as_str);
+        if python.is_none() {
+            return Err(Error::new(ErrorKind::Protocol, "the far side told no facts").on(target));
+        }
+        // A step as cells take it: with the runner in place and the Python known.
+        let deadline = Instant::now() + QUESTION;
+        let started = Instant::now();
+        let step = Call { operation: &Operation::List {}, base, dir: None, python, deadline };
+        site.link.call(step, &mut |_| ()).await?;
         let round_trip_ms = started.elapsed().as_secs_f64() * 1000.0;
-        facts
-            .get("python")
-            .ok_or_else(|| Error::new(ErrorKind::Protocol, "the far side told no facts").on(target))?;
         Ok(Diagnosis { round_trip_ms, facts })
     }
 

@@ -219,6 +219,11 @@ impl Registry {
         self.inner.options.store.as_ref().map(Store::load_all).unwrap_or_default()
     }
 
+    /// How many sessions have a kernel, as far as this registry knows.
+    pub fn session_count(&self) -> usize {
+        self.inner.table().keys(|_| true).len()
+    }
+
     /// Stops the kernels of an owner and of its children; returns how many.
     pub async fn dispose_owner(&self, owner: &str) -> Result<usize> {
         self.dispose(|key| key.belongs_to(owner)).await

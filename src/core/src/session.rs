@@ -58,8 +58,13 @@ impl Session {
     /// Only where the cell was not run.
     pub async fn run(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply> {
         let mut lease = self.registry.lease(&self.key, &self.spec).await?;
-        let mut reply =
-            loop_on_loss(self, &mut lease, events, async |kernel| kernel.run(cell, events).await).await?;
+        let mut respawns = 0;
+        let mut reply = loop {
+            match lease.kernel.run(cell, events).await {
+                Ok(reply) => break reply,
+                Err(e) => self.respawn(&mut lease, events, e, &mut respawns).await?,
+            }
+        };
         reply.kernel.reused = lease.reused;
         if let Some(loss) = lease.loss.take() {
             tell_loss(&mut reply, &loss);
@@ -75,7 +80,13 @@ impl Session {
     /// Sends a cell and returns without waiting for it.
     pub async fn submit(&self, cell: &Cell, events: &dyn EventSink) -> Result<CellNumber> {
         let mut lease = self.registry.lease(&self.key, &self.spec).await?;
-        let number = loop_on_loss(self, &mut lease, events, async |kernel| kernel.submit(cell).await).await?;
+        let mut respawns = 0;
+        let number = loop {
+            match lease.kernel.submit(cell).await {
+                Ok(number) => break number,
+                Err(e) => self.respawn(&mut lease, events, e, &mut respawns).await?,
+            }
+        };
         if let Some(loss) = lease.loss.take() {
             events.event(Event::Note(format!("the variables of this session are gone: {}", loss.why)));
         }
@@ -143,32 +154,29 @@ impl Session {
         Reply::from_error(error, kernel)
     }
 
+    /// Takes a new kernel where the old one was found dead; the cell can be sent to it, as the dead one has certainly not run it.
+    /// Any other error is given back.
+    async fn respawn(
+        &self,
+        lease: &mut Lease,
+        events: &dyn EventSink,
+        e: Error,
+        respawns: &mut u32,
+    ) -> Result<()> {
+        if e.kind() != ErrorKind::KernelDead || *respawns == RESPAWNS {
+            return Err(e);
+        }
+        *respawns += 1;
+        events.event(Event::Note(format!("{}; starting a new kernel", e.message())));
+        self.registry.replace(lease, &self.spec, e.message()).await
+    }
+
     async fn need(&self) -> Result<Arc<dyn Kernel>> {
         self.registry.existing(&self.key).await?.ok_or_else(|| {
             Error::new(ErrorKind::UnknownCell, format!("the session {:?} has no kernel", self.key.session))
                 .on(&self.key.target)
                 .with_hint("`farcell run` starts one; `farcell ps` lists those that are there")
         })
-    }
-}
-
-/// Sends something to the kernel; where that is found dead, to a new one. That is safe, as the dead one has certainly not run it.
-async fn loop_on_loss<T>(
-    session: &Session,
-    lease: &mut Lease,
-    events: &dyn EventSink,
-    send: impl AsyncFn(Arc<dyn Kernel>) -> Result<T>,
-) -> Result<T> {
-    let mut respawns = 0;
-    loop {
-        match send(Arc::clone(&lease.kernel)).await {
-            Err(e) if e.kind() == ErrorKind::KernelDead && respawns < RESPAWNS => {
-                respawns += 1;
-                events.event(Event::Note(format!("{}; starting a new kernel", e.message())));
-                session.registry.replace(lease, &session.spec, e.message()).await?;
-            }
-            other => return other,
-        }
     }
 }
 

@@ -80,7 +80,7 @@ pub struct Capabilities {
 
 /// A way to run a command on one target.
 ///
-/// What every implementation owes (`farcell_core::conformance` checks it):
+/// What every implementation owes (the crate `farcell-conformance` checks it):
 /// - `stdin` of any size reaches the command, followed by end of file;
 /// - stdout arrives whole and byte for byte, apart from stderr;
 /// - the status is that of the command: one that cannot be known is [`Ended::Unknown`], never 0;

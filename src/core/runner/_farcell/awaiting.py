@@ -5,6 +5,7 @@ import sys
 from _thread import allocate_lock, get_ident, start_new_thread
 
 from . import tracebacks
+from .guarded import BUILTINS as __builtins__
 
 _REACTION = 0.25         # seconds in which the loop must have noticed an interrupt
 _RETRIES = 100           # failures in a row between two cells before the loop is left alone

@@ -1,16 +1,15 @@
 """A cell as the supervisor sees it: a request that was checked, and what is known of its run."""
 
-import re
 from collections import deque
 
 from . import output
-from .fastjson import loads
+from .strict import decode
 
 MAX_OUTPUT = 64 << 20  # per stream; a request may wish for more, the supervisor's memory may not
 MAX_DISPLAYS = 1000
 MAX_DISPLAY_BYTES = 32 << 20
 VERSION = 1
-_ID = re.compile(r"\A[0-9a-f]{32}\Z")
+_HEX = "0123456789abcdef"
 
 
 _NOTHING = output.Capture(0)  # of a cell that will not run
@@ -47,32 +46,31 @@ class Recent(object):
 class Cell(object):
     """One request on its way to exactly one reply."""
 
-    __slots__ = ("number", "id", "code", "timeout", "echo", "cwd", "env", "reset", "refusal", "seen", "started", "queued_ms",
-                 "stdout", "stderr", "displays", "display_bytes", "displays_dropped", "records", "reason", "rung", "state", "note")
+    # Defaults of the class: most cells never have most of these.
+    id = ""
+    code = ""
+    timeout = None  # type: object
+    echo = "last"
+    cwd = None
+    env = {}  # type: dict
+    reset = False
+    refusal = ""  # why it will not run
+    started = 0.0
+    queued_ms = 0.0
+    stdout = stderr = _NOTHING
+    displays = ()  # type: object
+    display_bytes = 0
+    displays_dropped = 0
+    records = None  # type: object
+    reason = ""  # why it is being stopped: timeout, interrupted
+    rung = 0  # how far up the ladder of signals
+    state = "kept"
+    note = None  # type: object
 
     def __init__(self, number, seen):
         # type: (int, float) -> None
         self.number = number
-        self.id = ""
-        self.code = ""
-        self.timeout = None  # type: object
-        self.echo = "last"
-        self.cwd = None
-        self.env = {}  # type: dict
-        self.reset = False
-        self.refusal = ""  # why it will not run
         self.seen = seen
-        self.started = 0.0
-        self.queued_ms = 0.0
-        self.stdout = self.stderr = _NOTHING
-        self.displays = []  # type: list
-        self.display_bytes = 0
-        self.displays_dropped = 0
-        self.records = None  # type: object
-        self.reason = ""  # why it is being stopped: timeout, interrupted
-        self.rung = 0  # how far up the ladder of signals
-        self.state = "kept"
-        self.note = None  # type: object
 
     def add_display(self, payload):
         # type: (bytes) -> bool
@@ -80,6 +78,8 @@ class Cell(object):
         if len(self.displays) >= MAX_DISPLAYS or self.display_bytes + len(payload) > MAX_DISPLAY_BYTES:
             self.displays_dropped += 1
             return False
+        if not self.displays:
+            self.displays = []
         self.displays.append(payload)
         self.display_bytes += len(payload)
         return True
@@ -98,60 +98,38 @@ def parse(data, number, seen):
 
 def _fill(cell, data):
     try:
-        request = loads(data)
-    except (ValueError, RecursionError):
+        request = decode(data)
+    except ValueError:
         raise BadRequest("the request is not JSON")
-    if not isinstance(request, dict):
+    if type(request) is not dict:
         raise BadRequest("the request is not a JSON object")
     get = request.get
-    cell_id = get("id")
-    if isinstance(cell_id, str) and _ID.match(cell_id):
+    cell_id, version, limit, timeout = get("id"), get("v"), get("max_output", 1 << 20), get("timeout_ms")
+    if type(cell_id) is str and len(cell_id) == 32 and not cell_id.strip(_HEX):
         cell.id = cell_id
-    if get("v") != VERSION:
-        raise BadRequest("the request has protocol version %.20r, this side speaks %d" % (get("v"), VERSION))
-    if not cell.id:
-        raise BadRequest("the request's id is not 32 hex digits")
-    limit = _checked(get("max_output", 1 << 20), _is_count, "max_output is not a count of bytes")
-    cell.code = _checked(get("code"), _is_text, "the request has no code")
-    timeout = _checked(get("timeout_ms"), _is_count_or_none, "timeout_ms is not a count of milliseconds")
+    _check(version == VERSION and type(version) is int, "the request has another protocol version than %d" % VERSION)
+    _check(cell.id, "the request's id is not 32 hex digits")
+    _check(type(limit) is int and limit >= 0, "max_output is not a count of bytes")
+    _check(timeout is None or type(timeout) is int and timeout >= 0, "timeout_ms is not a count of milliseconds")
+    cell.code, cell.echo, cell.cwd, cell.env, cell.reset = get("code"), get("echo", "last"), get("cwd"), get("env") or {}, get("reset", False)
+    _check(type(cell.code) is str, "the request has no code")
+    _check(cell.echo == "last" or cell.echo == "all", "echo is neither 'last' nor 'all'")
+    _check(cell.cwd is None or type(cell.cwd) is str, "cwd is not a path")
+    _check(not cell.env or _is_env(cell.env), "env does not map names to texts")
+    _check(type(cell.reset) is bool, "reset is not a boolean")
     cell.timeout = None if timeout is None else timeout / 1000.0
-    cell.echo = _checked(get("echo", "last"), ("last", "all").__contains__, "echo is neither 'last' nor 'all'")
-    cell.cwd = _checked(get("cwd"), _is_text_or_none, "cwd is not a path")
-    cell.env = _checked(get("env") or {}, _is_env, "env does not map names to texts")
-    cell.reset = _checked(get("reset", False), (True, False).__contains__, "reset is not a boolean")
-    cell.stdout = output.Capture(min(limit, MAX_OUTPUT))
-    cell.stderr = output.Capture(min(limit, MAX_OUTPUT))
+    limit = min(limit, MAX_OUTPUT)
+    cell.stdout, cell.stderr = output.Capture(limit), output.Capture(limit)
 
 
-def _checked(value, fits, message):
-    try:
-        if fits(value):
-            return value
-    except TypeError:  # an unhashable value where a name was expected
-        pass
-    raise BadRequest(message)
-
-
-def _is_text(value):
-    return isinstance(value, str)
-
-
-def _is_text_or_none(value):
-    return value is None or isinstance(value, str)
-
-
-def _is_count(value):
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_count_or_none(value):
-    return value is None or _is_count(value)
+def _check(fits, message):
+    if not fits:
+        raise BadRequest(message)
 
 
 def _is_env(value):
-    if not isinstance(value, dict):
-        return False
-    return all(_fits_env(name) and name and "=" not in name and (text is None or _fits_env(text)) for name, text in value.items())
+    return type(value) is dict and all(
+        _fits_env(name) and name and "=" not in name and (text is None or _fits_env(text)) for name, text in value.items())
 
 
 def _fits_env(text):

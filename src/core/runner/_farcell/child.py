@@ -2,12 +2,12 @@
 
 import os
 import signal
-import traceback
 
 from . import frames, interpreter, loop, osdep
 
 FRAME_LIMIT = 64 << 20  # the interpreter is not trusted; no honest result is larger
 READ_SIZE = 256 * 1024
+FRAME_READ = 16 * 1024  # allocated for every read, and far less than this is usual
 # Pipe pages are counted per user, and past a limit (64 MiB as a rule) all new pipes of that user shrink to a page or two.
 # So only the busiest pipe is enlarged, and not more than one read takes: 100 kernels must fit.
 STDOUT_PIPE = 256 * 1024
@@ -66,8 +66,8 @@ class Interpreter(object):
     def read_frames(self):
         # type: () -> object
         """Frames that have come, None at the end of the pipe; ValueError for what is no frame. `more`: read on."""
-        data = loop.read_some(self.out_fd, READ_SIZE)
-        self.more = bool(data)
+        data = loop.read_some(self.out_fd, READ_SIZE if self.more else FRAME_READ)
+        self.more = data is not None and len(data) >= FRAME_READ
         if data is None:
             return []
         return self.reader.feed(data) if data else None
@@ -130,7 +130,6 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
         osdep.null_on((0,))
         read_fd, write_fd = _above_standard(read_fd), _above_standard(write_fd)
         osdep.close_all_except({0, 1, 2, read_fd, write_fd})
-        osdep.set_pdeathsig(signal.SIGKILL)
         try:
             os.setpgid(0, 0)
         except OSError:
@@ -145,6 +144,7 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
         interpreter.serve(read_fd, write_fd, hello)
     except BaseException:  # nothing may run on into the supervisor's own code
         try:
+            import traceback
             os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
         except BaseException:
             pass

@@ -158,8 +158,7 @@ class Conductor(object):
         cell.records = self._port.records(cell.number)
         self.generations.current.cells += 1
         self.running = cell
-        self._outbox.push(pack(b"X", reply.encode_ascii(
-            {"number": cell.number, "id": cell.id, "code": cell.code, "echo": cell.echo, "cwd": cell.cwd, "env": cell.env})))
+        self._outbox.push(pack(b"X", reply.run_frame(cell)))
         cell.code = ""
         cell.started = now = time.monotonic()
         cell.queued_ms = (now - cell.seen) * 1000
@@ -240,7 +239,7 @@ class Conductor(object):
     def _display(self, payload):
         cell = self.running
         number = _NUMBER.unpack_from(payload)[0] if len(payload) >= 4 else -1
-        bundle = reply.decode_strict(payload[4:])
+        bundle = reply.decode(payload[4:])
         if not isinstance(bundle, dict):
             raise ValueError
         if cell is None or cell.number != number:

@@ -2,7 +2,8 @@
 
 import binascii
 
-from . import tracebacks, wire
+from . import figures, tracebacks, wire
+from .guarded import BUILTINS as __builtins__
 
 TEXT_LIMIT = 1 << 20
 BUNDLE_LIMIT = 16 << 20
@@ -80,6 +81,8 @@ def _rich(value):
             if isinstance(data, tuple) and len(data) == 2 and mime != 'application/json':
                 data = data[0]       # with metadata
             _merge(bundle, {mime: data})
+    if 'image/png' not in bundle:
+        bundle.update(figures.form(value))
     return bundle
 
 

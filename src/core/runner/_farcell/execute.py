@@ -1,6 +1,5 @@
 """Runs one cell: parses it, evaluates it in __main__, and says how it ended."""
 
-import __future__
 import _ast
 import builtins
 import os
@@ -8,18 +7,18 @@ import sys
 import tokenize
 
 from . import display, tracebacks
+from .guarded import BUILTINS as __builtins__
 
 _AWAIT = getattr(_ast, 'PyCF_ALLOW_TOP_LEVEL_AWAIT', 0)          # 3.8
 _ONLY_AST = _ast.PyCF_ONLY_AST
 _COROUTINE = 0x80
-_FUTURE = 0
-for _name in __future__.all_feature_names:
-    if _name not in ('nested_scopes', 'generators'):             # their flags mean something else by now
-        _FUTURE |= getattr(__future__, _name).compiler_flag
 _ABSENT = object()
 _compile = compile
 _eval = eval
 _getpid = os.getpid
+_gettrace, _settrace = sys.gettrace, sys.settrace
+_getlimit, _setlimit = sys.getrecursionlimit, sys.setrecursionlimit
+_DEPTH = 200             # of the stack, which our own work between two cells needs
 _exit = os._exit
 
 
@@ -33,8 +32,10 @@ class Executor(object):
         self._sources = sources
         self._awaiting = awaiting
         self._flags = _AWAIT
+        self._future = 0
         self._last = _ABSENT
-        self._context = _persistent_context()
+        self._context = None
+        self._trace = None
         sys.displayhook = self.displayhook
 
     def run(self, number, code, echo):
@@ -49,6 +50,8 @@ class Executor(object):
             failure = error
         if _getpid() != self._gate.pid:
             self._leave(failure)
+        if _getlimit() < _DEPTH:
+            _setlimit(_DEPTH)
         try:
             return self._outcome(result, failure)
         finally:
@@ -102,6 +105,18 @@ class Executor(object):
     # -- the code --
 
     def _perform(self, filename, source, echo):
+        with self._gate.handlers:
+            try:
+                if self._trace is not None:
+                    _settrace(self._trace)
+                return self._run_source(filename, source, echo)
+            finally:
+                # The cell's debugger or coverage has no business in what follows.
+                self._trace = _gettrace()
+                if self._trace is not None:
+                    _settrace(None)
+
+    def _run_source(self, filename, source, echo):
         if source[:1] == '\ufeff':
             source = source[1:]
         lines = self._sources.add(filename, source)
@@ -117,6 +132,8 @@ class Executor(object):
 
     def _prepare(self, source, filename, echo, lines):
         """The code objects of a cell, and whether the last one's value is its result."""
+        if not self._future and '__future__' in source:
+            self._future = _future_flags()
         tree = _compile(source, filename, 'exec', self._flags | _ONLY_AST, True)
         body = tree.body
         if not body:
@@ -134,13 +151,15 @@ class Executor(object):
 
     def _code(self, tree, filename, mode):
         code = _compile(tree, filename, mode, self._flags, True)
-        self._flags |= code.co_flags & _FUTURE           # a __future__ import lasts, as at the prompt
+        self._flags |= code.co_flags & self._future      # a __future__ import lasts, as at the prompt
         return code
 
     def _evaluate(self, steps):
         for code in steps:
             if code.co_flags & _COROUTINE:
                 # All of the cell in one task, so that what it creates before the await belongs to the loop.
+                if self._context is None:
+                    self._context = _persistent_context()
                 return self._awaiting.run(self._drive(steps), self._context)
         if self._context is not None:
             return self._context.run(self._evaluate_plain, steps)
@@ -177,8 +196,18 @@ class Executor(object):
             builtins._ = self._last = value
 
 
+def _future_flags():
+    """The compiler flags of all __future__ features."""
+    import __future__
+    flags = 0
+    for name in __future__.all_feature_names:
+        if name not in ('nested_scopes', 'generators'):          # their flags mean something else by now
+            flags |= getattr(__future__, name).compiler_flag
+    return flags
+
+
 def _persistent_context():
-    """Context variables that a cell sets stay set; only since 3.11 can a task be given a context."""
+    """From the first await on, all cells share it, so that context variables stay set; a task can have one since 3.11."""
     if sys.version_info < (3, 11):
         return None
     import contextvars  # novm

@@ -6,6 +6,7 @@ import os
 import sys
 
 from . import tracebacks
+from .guarded import BUILTINS as __builtins__
 
 _PYPLOT = 'matplotlib.pyplot'
 _to_base64 = binascii.b2a_base64
@@ -52,6 +53,21 @@ def _bundle(figure):
 def _size(figure):
     width, height = figure.get_size_inches() * figure.dpi
     return int(width), int(height)
+
+
+def form(value):
+    # type: (object) -> dict
+    """The picture of a figure that is a value itself; it is closed, not to be shown again at the end of the cell."""
+    module = sys.modules.get('matplotlib.figure')
+    try:
+        if module is None or not isinstance(value, module.Figure):
+            return {}
+        bundle = _bundle(value)
+        if 'image/png' in bundle and _PYPLOT in sys.modules:
+            sys.modules[_PYPLOT].close(value)
+        return bundle
+    except Exception:
+        return {}
 
 
 def patch(pyplot, publish):

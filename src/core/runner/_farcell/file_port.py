@@ -1,9 +1,7 @@
 """The port of a kernel that lives in a directory: requests, output, replies and controls are files."""
 
 import errno
-import heapq
 import os
-import re
 import time
 
 from . import cell, files, osdep, output, reply
@@ -18,7 +16,6 @@ _SCAN_EVERY = 60.0  # in case a wake-up was lost: its sender died between the fi
 _POLL_FIRST, _POLL_LAST = 0.001, 0.05
 _WAITER_AGE = 5.0  # a waiter makes its FIFO first and opens it then
 _DONE_AGE = 600.0
-_REQUEST = re.compile(r"\Acell_req_([0-9]{6,18})\.json\Z")
 
 
 class FilePort(Port):
@@ -108,13 +105,9 @@ class FilePort(Port):
                     present.add(number)
             elif name.startswith("ctl_") and name.endswith(".json"):
                 controls.append(name)
-        for number in present:
-            if number not in self._known:
-                self._known[number] = now
-                heapq.heappush(self._queue, number)
-        if len(self._known) > len(present):
-            self._known = {number: seen for number, seen in self._known.items() if number in present}
-            self._queue = sorted(self._known)
+        if present != self._known.keys():
+            self._known = {number: self._known.get(number, now) for number in present}
+            self._queue = sorted(present, reverse=True)
         for name in controls:
             self._control(name)
 
@@ -123,7 +116,7 @@ class FilePort(Port):
 
     def take(self):
         while self._queue:
-            number = heapq.heappop(self._queue)
+            number = self._queue.pop()
             seen = self._known.pop(number, None)
             if seen is not None:
                 claimed = self._claim(number, seen)
@@ -289,8 +282,10 @@ class FilePort(Port):
 
 def _number(name):
     """The number in cell_req_NNNNNN.json, or 0."""
-    found = _REQUEST.match(name)
-    return int(found.group(1)) if found else 0
+    digits = name[9:-5]
+    if name.endswith(".json") and 6 <= len(digits) <= 18 and not digits.strip("0123456789"):
+        return int(digits)
+    return 0
 
 
 def _read_request(path):

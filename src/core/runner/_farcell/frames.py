@@ -3,6 +3,8 @@
 import os
 import struct
 
+from .guarded import BUILTINS as __builtins__
+
 HEADER = struct.Struct('>IB')
 LIMIT = 1 << 30
 

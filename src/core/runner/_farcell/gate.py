@@ -2,7 +2,11 @@
 
 import _signal           # signal's own functions spend microseconds on making enums
 import os
+import sys
 from _thread import get_ident
+
+from . import tracebacks
+from .guarded import BUILTINS as __builtins__
 
 _getpid = os.getpid
 _getsignal = _signal.getsignal
@@ -10,7 +14,45 @@ _set_signal = _signal.signal
 _sigmask = _signal.pthread_sigmask
 _SIG_UNBLOCK = _signal.SIG_UNBLOCK
 _SIGINT = _signal.SIGINT
+_NUMBERS = tuple(number for number in range(1, 32) if number not in (_SIGINT, _signal.SIGKILL, _signal.SIGSTOP))
 _INSIDE, _SHIELDED, _OUTSIDE = range(3)
+
+
+class Handlers(object):
+    """Python handlers that cells have installed: what one raises (a forgotten alarm) must not hit between two cells.
+
+    with handlers: they are as the cell wants them; outside they are called, too, but may not raise.
+    """
+
+    def __init__(self):
+        self._aside = {}         # signal number -> the cell's handler
+        self._called = self._call            # one object, to be found again by `is`
+
+    def __enter__(self):
+        while self._aside:
+            number, handler = self._aside.popitem()
+            _set_signal(number, handler)
+
+    def __exit__(self, *_):
+        self.put_aside()
+
+    def put_aside(self):
+        for number in _NUMBERS:
+            handler = _getsignal(number)
+            if callable(handler) and handler is not self._called:
+                self._aside[number] = handler
+                _set_signal(number, self._called)
+
+    def _call(self, number, frame):
+        handler = self._aside.get(number)
+        try:
+            if handler is not None:
+                handler(number, frame)
+        except BaseException as error:
+            try:
+                sys.__stderr__.write('A signal handler raised between two cells:\n' + tracebacks.describe(error)['traceback'])
+            except Exception:
+                pass
 
 
 class Gate(object):
@@ -29,6 +71,7 @@ class Gate(object):
         self.late = False
         self.cancel = None           # an awaiting cell is cancelled first: loop.py
         self._readable = readable    # whether the supervisor's pipe holds something
+        self.handlers = Handlers()
         self._marks = {Gate.run.__code__: _INSIDE}
         self._handler = self._on_signal
 
@@ -70,6 +113,7 @@ class Gate(object):
     def end(self):
         self.running = False
         self.pending = False
+        self.handlers.put_aside()
 
     def install(self):
         if _getsignal(_SIGINT) is not self._handler:

@@ -1,6 +1,7 @@
 """The process that runs user code: takes cells from the supervisor, one after the other, and answers each once."""
 
 import builtins
+import gc
 import os
 import select
 import signal
@@ -9,10 +10,12 @@ import sys
 import types
 from _thread import allocate_lock
 
-from . import frames, osdep, wire
+# All of it before the fork: an interpreter that is replaced weeks later must not depend on files that may be gone.
+from . import awaiting, display, execute, figures, frames, gate, osdep, patches, sources, streams, tracebacks, wire
+from .guarded import BUILTINS as __builtins__
 
 _NUMBER = struct.Struct('>I')
-_HELD = 64               # displays of threads between two cells that are kept for the next one
+_HELD = 16               # displays of threads between two cells that are kept for the next one
 _exit = os._exit
 _getpid = os.getpid
 _chdir = os.chdir
@@ -39,8 +42,9 @@ def serve(read_fd, write_fd, hello):
 
 def _report():
     try:
-        import traceback
-        os.write(2, ('farcell: the interpreter failed\n' + traceback.format_exc()).encode('utf-8', 'backslashreplace'))
+        error = sys.exc_info()[1]
+        text = ''.join(tracebacks.traceback.format_exception(type(error), error, error.__traceback__))
+        os.write(2, ('farcell: the interpreter failed\n' + text).encode('utf-8', 'backslashreplace'))
     except BaseException:
         pass
 
@@ -50,10 +54,9 @@ class Channel(object):
 
     def __init__(self, read_fd, write_fd):
         # type: (int, int) -> None
-        from .streams import move_high
         self.pid = _getpid()
-        self.read_fd = move_high(read_fd)
-        self.write_fd = move_high(write_fd)
+        self.read_fd = streams.move_high(read_fd)
+        self.write_fd = streams.move_high(write_fd)
         os.close(read_fd)
         os.close(write_fd)
         self._lock = allocate_lock()
@@ -88,11 +91,8 @@ class Interpreter(object):
     """Everything that lasts from cell to cell."""
 
     def __init__(self, read_fd, write_fd, hello):
-        # After the fork and before the working directory is in sys.path: nobody's file can take a module's place.
-        from . import awaiting, display, execute, figures, gate, patches, sources, streams
         self._channel = channel = Channel(read_fd, write_fd)
         self._streams = streams.Streams()
-        self._figures = figures
         self._number = 0
         self._held = []
         self.gate = gate.Gate(channel.readable)
@@ -141,7 +141,7 @@ class Interpreter(object):
                 pass
 
     def _patch_pyplot(self, pyplot):
-        self._figures.patch(pyplot, self._displays.publish)
+        figures.patch(pyplot, self._displays.publish)
 
     def serve(self):
         """Cell after cell, until the supervisor's pipe ends."""
@@ -155,22 +155,27 @@ class Interpreter(object):
                 return
             kind, payload = frame
             if kind == b'X':
-                self._cell(wire.decode(payload))
+                request = wire.decode(payload)
+                self._number = request['number']
+                try:
+                    reply = self._cell(request)
+                except BaseException as error:       # the cell has broken what this file stands on
+                    reply = _broken(error)
+                self.gate.end()
+                reply['number'] = self._number
+                channel.send(b'r', wire.encode(reply))
 
     def _cell(self, request):
-        # type: (dict) -> None
+        # type: (dict) -> dict
         self.gate.begin()
-        self._number = number = request['number']
         self._streams.restore()
         self._displays.begin()
         self._send_held()
         reply = self._place(request)
         if reply is None:
-            reply = self._executor.run(number, request['code'], request.get('echo', 'last'))
+            reply = self._executor.run(self._number, request['code'], request.get('echo', 'last'))
             self._finish()
-        self.gate.end()
-        reply['number'] = number
-        self._channel.send(b'r', wire.encode(reply))
+        return reply
 
     def _place(self, request):
         """Environment and working directory; a reply if the cell cannot run there."""
@@ -202,7 +207,7 @@ class Interpreter(object):
                 _exit(0)
 
     def _publish_figures(self):
-        self._figures.publish_open(self._displays.publish)
+        figures.publish_open(self._displays.publish)
 
     def _publish(self, bundle):
         """Sends a display; one of a thread between two cells waits for the next."""
@@ -217,6 +222,14 @@ class Interpreter(object):
         held, self._held = self._held, []
         for bundle in held:
             self._channel.send(b'd', _NUMBER.pack(self._number) + wire.encode(bundle))
+
+
+def _broken(error):
+    """The reply where our own code could not go on, say because the cell has replaced a builtin."""
+    told = tracebacks.describe(error)
+    return {'status': 'error', 'result': None, 'exit_code': 1, 'error': {
+        'kind': 'protocol', 'name': told['name'], 'message': told['message'], 'traceback': told['traceback'],
+        'hint': 'something that the interpreter itself needs was replaced; a reset makes a new one'}}
 
 
 def _refusal(error, message):
@@ -241,7 +254,5 @@ def _fresh_main():
 
 def _freeze():
     """What exists now is never garbage: keep the collector from walking, and so from unsharing, it."""
-    import gc
-    gc.collect()
     if hasattr(gc, 'freeze'):        # 3.7
         gc.freeze()  # novm

@@ -49,8 +49,10 @@ def probe(directory):
     running = None
     for number in files.cell_numbers(directory, "run"):
         cell = cellfiles.look(directory, number)
-        if cell.fate == "running":
-            running = {"number": number, "id": cellfiles.cell_id(directory, number), "since_ms": round(cellfiles.running_ms(cell), 3)}
+        # A request that cannot be read has no id; it is about to be refused.
+        known = cellfiles.cell_id(directory, number) if cell.fate == "running" else None
+        if known:
+            running = {"number": number, "id": known, "since_ms": round(cellfiles.running_ms(cell), 3)}
     return {
         "alive": alive, "kernel": record, "running": running,
         "waiting": len(files.cell_numbers(directory, "req")), "replies": files.cell_numbers(directory, "res"),

@@ -1,6 +1,7 @@
 """The supervisor's log: bounded, one line an event, and never a word of code, environment or output."""
 
 import os
+import sys
 import time
 from collections import deque
 
@@ -42,6 +43,15 @@ class Log(object):
                 os.close(fd)
         except OSError:
             pass
+
+    def failure(self, what):
+        # type: (str) -> None
+        """The exception that is being handled, with its way here."""
+        try:
+            import traceback  # brings much along that a healthy supervisor never needs
+            self("%s: %s", what, traceback.format_exc())
+        except Exception:
+            self("%s: %r", what, sys.exc_info()[1])
 
     def read(self, offset, size):
         # type: (int, int) -> bytes

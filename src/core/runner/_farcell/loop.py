@@ -70,9 +70,10 @@ class Loop(object):
         if not timers:
             return
         now = time.monotonic()
-        for name in [name for name, timer in timers.items() if timer[0] <= now]:
+        due = [name for name, timer in timers.items() if timer[0] <= now]
+        for name in due:
             timer = timers.get(name)
-            if timer is not None and timer[0] <= now:
+            if timer is not None and timer[0] <= now:  # an earlier one may have changed it
                 del timers[name]
                 timer[1]()
 

@@ -162,6 +162,16 @@ def lock_exclusive(fd, seconds):
         pause.poll(5)
 
 
+def unnamed_file(folder):
+    # type: (str) -> int
+    """A new file in `folder` that has no name there, and so needs nobody to remove it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    path = os.path.join(folder, ".farcell-%d-%s" % (os.getpid(), os.urandom(8).hex()))
+    fd = os.open(path, flags, 0o600)
+    os.unlink(path)
+    return fd
+
+
 def free_bytes(path):
     # type: (str) -> int
     """Free space of the file system that holds `path`; 0 where it cannot be told."""

@@ -26,7 +26,7 @@ class Capture(object):
         self.total = 0
         self._head = bytearray()
         self._head_room = limit - limit // 2
-        self._tail = deque()  # type: deque
+        self._tail = ()  # type: object
         self._tail_size = 0
         self._tail_limit = limit // 2
         self._tail_done = 0  # bytes that fell out between head and tail
@@ -49,6 +49,8 @@ class Capture(object):
     def _push(self, data):
         limit = self._tail_limit
         tail = self._tail
+        if tail == ():
+            tail = self._tail = deque()
         if len(data) >= limit:
             tail.clear()
             self._tail_done += self._tail_size + len(data) - limit

@@ -2,6 +2,8 @@
 
 import sys
 
+from .guarded import BUILTINS as __builtins__
+
 
 class Patches(object):
     """A finder that finds nothing itself: it calls a function with each named module once that has been imported."""

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import tempfile
 import time
 from collections import deque
 
@@ -13,10 +12,11 @@ from .ports import Port
 FRAME_LIMIT = 512 << 20
 MAX_WAITING = 10000
 MAX_WAITING_BYTES = 1 << 30
-_READ_SIZE = 256 * 1024
+_READ_SMALL, _READ_LARGE = 16 * 1024, 256 * 1024
 _READ_MAX = 4 << 20
 # Past the first mark the interpreter's output is no longer read: it waits in its own pipes until the host takes some.
 _CONGESTED, _RELIEVED = 8 << 20, 4 << 20
+_START_TOLD = 0.001
 _IN_MEMORY = 64 * 1024
 _NUMBER = struct.Struct(">I")
 
@@ -35,10 +35,14 @@ class PipePort(Port):
         self._queue = deque()  # type: deque
         self._queued_bytes = 0
         self._number = 0
+        self._read_size = _READ_SMALL
+        self._start = b""  # a start that has not been told yet
         self._held = {}  # type: dict
         self._spills = []  # type: list
         limit = (spec.get("limits") or {}).get("spill_bytes")
-        self._spill_bytes = min(SPILL_DEFAULT if limit is None else limit, osdep.free_bytes(tempfile.gettempdir()) // 4)
+        self._folders = [folder for folder in (spec.get("base"), os.environ.get("TMPDIR"), "/tmp", "/var/tmp") if folder]
+        free = max(osdep.free_bytes(folder) for folder in self._folders)
+        self._spill_bytes = min(SPILL_DEFAULT if limit is None else limit, free // 4)
 
     def open(self, loop_, kernel):
         self._loop = loop_
@@ -53,7 +57,13 @@ class PipePort(Port):
         self._outbox.push(data)
 
     def _send(self, kind, payload):
-        self._outbox.push(frames.pack(kind, payload))
+        self._push(frames.pack(kind, payload))
+
+    def _push(self, data):
+        if self._start:
+            data, self._start = self._start + data, b""
+            self._loop.cancel("start")
+        self._outbox.push(data)
 
     @property
     def congested(self):
@@ -67,9 +77,10 @@ class PipePort(Port):
         self._kernel.gone("host gone")
 
     def _readable(self, _events):
-        data = loop.read_some(self._stdin, _READ_SIZE)
+        data = loop.read_some(self._stdin, self._read_size)
         if data is None:
             return
+        self._read_size = _READ_SMALL if len(data) < _READ_SMALL else _READ_LARGE
         if not data:
             self._loop.unwatch(self._stdin)
             self._host_gone()
@@ -115,8 +126,8 @@ class PipePort(Port):
 
     def _control(self, payload):
         try:
-            request = cell.loads(payload)
-        except (ValueError, RecursionError):
+            request = cell.decode(payload)
+        except ValueError:
             request = None
         if not isinstance(request, dict):
             self._log("a control that is not a JSON object was dropped")
@@ -140,11 +151,11 @@ class PipePort(Port):
 
     def _read(self, payload):
         try:
-            request = cell.loads(payload)
+            request = cell.decode(payload)
             ref, offset, size = (int(request.get(name) or 0) for name in ("ref", "offset", "max"))
             number = request.get("number")
             head = _NUMBER.pack(ref)
-        except (ValueError, TypeError, AttributeError, RecursionError, struct.error):
+        except (ValueError, TypeError, AttributeError, struct.error):
             self._log("a read that does not fit the protocol was dropped")
             return
         size = min(size, _READ_MAX) if size > 0 else _READ_MAX
@@ -162,12 +173,17 @@ class PipePort(Port):
 
     def _unlinked(self):
         """A file without a name: it is gone with us, however we end."""
-        fd, path = tempfile.mkstemp(prefix="farcell-")
-        os.unlink(path)
-        return fd
+        for folder in self._folders:
+            try:
+                return osdep.unnamed_file(folder)
+            except OSError as error:
+                last = error
+        raise last
 
     def started(self, cell):
-        self._send(b"S", b'{"number":%d,"id":"%s","queued_ms":%.3f}' % (cell.number, cell.id.encode("ascii"), cell.queued_ms))
+        """Told within a moment. Most cells are over by then, and start and reply are one write and one wake-up of the host."""
+        self._start = frames.pack(b"S", b'{"number":%d,"id":"%s","queued_ms":%.3f}' % (cell.number, cell.id.encode("ascii"), cell.queued_ms))
+        self._loop.at("start", time.monotonic() + _START_TOLD, lambda: self._push(b""))
 
     def output(self, number, blob):
         # The host gets whole records, each in a frame of its own.
@@ -178,7 +194,7 @@ class PipePort(Port):
             end = at + 5 + _NUMBER.unpack_from(blob, at + 1)[0]
             parts.append(frames.pack(b"O", head + blob[at:end]))
             at = end
-        self._outbox.push(b"".join(parts))
+        self._push(b"".join(parts))
 
     def spill(self, number):
         return "cell_out_%06d" % number
@@ -191,7 +207,7 @@ class PipePort(Port):
                 held.pop(self._spills.pop(0)).close()
         elif cell.number in held:
             held.pop(cell.number).close()
-        self._outbox.push(frames.pack(b"R", reply))
+        self._send(b"R", reply)
         return True
 
     def close(self, why):

@@ -1,48 +1,14 @@
 """Replies: one JSON document per cell, and the sentences that say how an interpreter ended."""
 
-import json
 import os
-import re
 import signal
 
 from . import osdep
-from .cell import VERSION
+from .strict import decode, encode, quote, quote_ascii
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
-_LONE = re.compile("[\ud800-\udfff]")
 STATUSES = ("ok", "error", "exit", "interrupted")  # what the interpreter may say; the rest is said by the supervisor
 _SIGNAL_WORDS = {"SIGSEGV": "segmentation fault", "SIGBUS": "bus error", "SIGFPE": "arithmetic error", "SIGILL": "illegal instruction",
                  "SIGABRT": "abort", "SIGXCPU": "processor time used up", "SIGSYS": "forbidden system call"}
-
-
-def encode(value):
-    # type: (object) -> bytes
-    """JSON as UTF-8. Lone surrogates, which no JSON reader has to accept, are shown as the text of their escape."""
-    text = _encode(value)
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        return _LONE.sub(lambda found: "\\\\u%04x" % ord(found.group()), text).encode("utf-8")
-
-
-def encode_ascii(value):
-    # type: (object) -> bytes
-    """JSON as ASCII, for the interpreter: lone surrogates arrive there as they were."""
-    return _encode_ascii(value).encode("ascii")
-
-
-def decode_strict(data):
-    # type: (bytes) -> object
-    """Parse JSON of the interpreter's; ValueError for all that is none, NaN and nesting without end included."""
-    try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply")
-
-
-def _no_constant(name):
-    raise ValueError("%s is not JSON" % name)
 
 
 def error(kind, name, message, traceback="", hint=""):
@@ -53,7 +19,7 @@ def error(kind, name, message, traceback="", hint=""):
 def checked_result(data):
     # type: (bytes) -> dict
     """The content of an `r` frame with exactly the fields of the protocol; ValueError where it does not fit."""
-    value = decode_strict(data)
+    value = decode(data)
     if not isinstance(value, dict) or value.get("status") not in STATUSES or not _is_int(value.get("number")):
         raise ValueError("not a result")
     result, failure, code = value.get("result"), value.get("error"), value.get("exit_code")
@@ -68,12 +34,33 @@ def checked_result(data):
     return {"number": value["number"], "status": value["status"], "result": result, "error": failure, "exit_code": code}
 
 
+def run_frame(cell):
+    # type: (object) -> bytes
+    """The content of an `X` frame. All ASCII: lone surrogates arrive as they were."""
+    text = '{"number":%d,"id":"%s","code":%s,"echo":"%s","cwd":%s,"env":%s}' % (
+        cell.number, cell.id, quote_ascii(cell.code), cell.echo, "null" if cell.cwd is None else quote_ascii(cell.cwd),
+        _env_ascii(cell.env) if cell.env else "{}")
+    return text.encode("ascii")
+
+
+def _env_ascii(env):
+    return "{%s}" % ",".join(
+        "%s:%s" % (quote_ascii(name), "null" if value is None else quote_ascii(value)) for name, value in env.items())
+
+
 def _is_int(value):
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _text(value):
     return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+# Written out, because a cell of nothing is to cost next to nothing.
+_REPLY = ('{"v":1,"status":"%s","stdout":%s,"stderr":%s,"result":%s,"error":%s,"exit_code":%s,"signal":%s,'
+          '"output":{"stdout_bytes":%d,"stdout_omitted":%d,"stderr_bytes":%d,"stderr_omitted":%d,"spill":%s},'
+          '"tools":{"calls":0,"errors":[]},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
+          '"kernel":{"id":%s,"generation":%d,"state":"%s","note":%s},"displays":[')
 
 
 class Outcome(object):
@@ -101,15 +88,16 @@ def build(cell, outcome, kernel, generation, spill):
         note = join_notes(note, "the full output was not kept: %s" % records.broken)
     if cell.displays_dropped:
         note = join_notes(note, "%d displays were too many or too large and were left out" % cell.displays_dropped)
-    data = encode({
-        "v": VERSION, "status": outcome.status, "stdout": stdout, "stderr": stderr, "result": outcome.result, "error": outcome.error,
-        "exit_code": outcome.exit_code, "signal": outcome.signal,
-        "output": {"stdout_bytes": cell.stdout.total, "stdout_omitted": out_omitted,
-                   "stderr_bytes": cell.stderr.total, "stderr_omitted": err_omitted, "spill": spill if spilled else None},
-        "tools": {"calls": 0, "errors": []}, "duration_ms": round(outcome.duration_ms, 3), "queued_ms": round(cell.queued_ms, 3),
-        "cell": {"id": cell.id, "number": cell.number},
-        "kernel": {"id": kernel, "generation": generation, "state": cell.state, "note": note}})
-    return data[:-1] + b',"displays":[' + b",".join(cell.displays) + b"]}", spilled
+    text = _REPLY % (
+        outcome.status, quote(stdout) if stdout else '""', quote(stderr) if stderr else '""', _json(outcome.result), _json(outcome.error),
+        _json(outcome.exit_code), _json(outcome.signal), cell.stdout.total, out_omitted, cell.stderr.total, err_omitted,
+        quote(spill) if spilled else "null", outcome.duration_ms, cell.queued_ms, cell.id, cell.number,
+        quote(kernel), generation, cell.state, _json(note))
+    return text.encode("utf-8") + b",".join(cell.displays) + b"]}", spilled
+
+
+def _json(value):
+    return "null" if value is None else encode(value).decode("utf-8")
 
 
 def join_notes(*notes):

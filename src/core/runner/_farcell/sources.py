@@ -5,6 +5,8 @@ import collections
 import io
 import linecache
 
+from .guarded import BUILTINS as __builtins__
+
 LIMIT = 64 << 20
 _OVERHEAD = 512          # of an entry, so that a million small cells are bounded, too
 _cache = linecache.cache

@@ -6,6 +6,8 @@ import os
 import select
 import sys
 
+from .guarded import BUILTINS as __builtins__
+
 _write = os.write
 _dup2 = os.dup2
 _fstat = os.fstat

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 
 from . import osdep, reply
 from .cell import VERSION
@@ -45,6 +44,9 @@ class Supervisor(object):
     def serve(self):
         # type: () -> None
         """Serve until something ends it; then nothing of ours is left behind."""
+        # Only now, as it takes a moment, and before the first cell can make orphans.
+        if not osdep.set_subreaper():
+            self._log("no subreaper: orphans are found by their mark only")
         try:
             self._port.look()
             while not self._ended:
@@ -53,7 +55,7 @@ class Supervisor(object):
                     self._loop.turn()
         except BaseException:
             # A defect of ours. Who waits is told, and nothing keeps running unsupervised.
-            self._log("crashed: %s", traceback.format_exc())
+            self._log.failure("crashed")
             self._ended = self._ended or "crashed"
             self._quietly(self._abandon_crashed)
         self._quietly(self._end_interpreter)
@@ -77,7 +79,7 @@ class Supervisor(object):
         try:
             function()
         except Exception:
-            self._log("while ending: %s", traceback.format_exc())
+            self._log.failure("while ending")
 
     # -- what others may know and do -----------------------------------------------------------------------------------
 
@@ -251,7 +253,6 @@ def _start(spec, make_port, log):
     spec["cwd"] = _here()
     spec["umask"] = os.umask(0o077)
     signal.alarm(0)  # the deadline of the command that brought us is not ours
-    subreaper = osdep.set_subreaper()
     for name in _IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -259,7 +260,7 @@ def _start(spec, make_port, log):
     kernel = Supervisor(spec, make_port(log), loop, log)
     parent = os.getppid()
     loop.catch_signals({signal.SIGCHLD: kernel.child_ended, signal.SIGTERM: kernel.terminate})
-    log("started, pid %d, parent %d, subreaper %s", os.getpid(), parent, subreaper)
+    log("started, pid %d, parent %d", os.getpid(), parent)
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()  # shared with every interpreter, as long as nobody writes to it
@@ -284,7 +285,7 @@ def _read_spec():
         if not piece:
             break
         data += piece
-    spec = reply.decode_strict(data)
+    spec = reply.decode(data)
     if not isinstance(spec, dict) or not isinstance(spec.get("id"), str):
         raise ValueError("the spec is no spec")
     return spec

@@ -3,6 +3,8 @@
 import os
 import traceback
 
+from .guarded import BUILTINS as __builtins__
+
 MESSAGE_LIMIT = 64 << 10
 TRACEBACK_LIMIT = 1 << 20
 _OURS = (lambda: None).__code__.co_filename.rpartition('tracebacks')[0]

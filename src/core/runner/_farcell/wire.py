@@ -3,6 +3,7 @@
 import codecs
 
 from .fastjson import _Context
+from .guarded import BUILTINS as __builtins__
 
 try:
     import _json

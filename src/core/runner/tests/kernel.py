@@ -41,12 +41,13 @@ class Drain(threading.Thread):
         deadline = time.monotonic() + PATIENCE
         mark = b'\0%d\0' % id(object())
         os.write(self.end, mark)
-        while not self.data.endswith(mark):
+        while mark not in self.data:
             if time.monotonic() > deadline:
                 raise AssertionError('output does not end')
             select.select([], [], [], 0.0005)
-        text = bytes(self.data[:-len(mark)])
-        del self.data[:]
+        at = self.data.index(mark)
+        text = bytes(self.data[:at])
+        del self.data[:at + len(mark)]
         return text
 
 

@@ -195,6 +195,40 @@ class SignalTest(KernelTest):
             os.kill(kernel.pid, signal.SIGTERM)
             self.assertEqual(os.WTERMSIG(kernel.wait()), signal.SIGTERM)
 
+    def test_a_forgotten_alarm_harms_nobody(self):
+        make = ('import signal\nfired = 0\ndef handler(*_):\n    global fired\n    fired += 1\n    raise TimeoutError("late alarm")\n'
+                'signal.signal(signal.SIGUSR1, handler);')
+        self.kernel.value(make)
+        for number in range(1, 200):
+            os.kill(self.kernel.pid, signal.SIGUSR1)
+            self.kernel.send('"v"')
+            os.kill(self.kernel.pid, signal.SIGUSR1)
+            self.assertIn(self.kernel.reply()['status'], ('ok', 'error'))
+        self.assertEqual(self.kernel.value('fired > 50, signal.getsignal(signal.SIGUSR1) is handler'), '(True, True)')
+        self.until_true('fired > 60')
+        reply = self.kernel.run('import os\nos.kill(os.getpid(), signal.SIGUSR1)\nfor i in range(1000): pass')
+        self.assertEqual(reply['error']['name'], 'TimeoutError')
+        os.kill(self.kernel.pid, signal.SIGUSR1)
+        self.kernel.wait_for('late alarm', self.kernel.err)
+
+    def test_a_tracer_and_a_low_recursion_limit_last_for_cells_only(self):
+        self.assertEqual(self.kernel.run('import sys\nsys.settrace(lambda *a: 1 / 0)')['status'], 'ok')
+        reply = self.kernel.run('def f(): pass\nf()')
+        self.assertEqual(reply['error']['name'], 'ZeroDivisionError')
+        self.kernel.value('seen = []\nsys.settrace(lambda frame, *a: seen.append(frame.f_code.co_name))')
+        self.kernel.value('def called_one(): pass\ncalled_one()')
+        self.assertEqual(self.kernel.value('sys.settrace(None)\n"called_one" in seen, "serve" in seen, "_outcome" in seen'),
+                         '(True, False, False)')
+        reply = self.kernel.run('sys.setrecursionlimit(30)\ndef deep(): deep()\ndeep()')
+        self.assertEqual(reply['error']['name'], 'RecursionError')
+        self.assertEqual(self.kernel.value('1 + 1'), '2')
+
+    def test_a_replaced_builtin_is_told(self):
+        reply = self.kernel.run('import builtins\nlength, builtins.isinstance = builtins.isinstance, None\n1 / 0')
+        self.assertEqual(reply['status'], 'error')
+        self.kernel.run('builtins.isinstance = length')
+        self.assertEqual(self.kernel.value('1'), '1')
+
     def test_a_greenlet_like_stack_can_be_interrupted(self):
         self.interrupted('def gen():\n    print("in")\n    while True: yield\nfor _ in gen(): pass')
 
@@ -291,12 +325,12 @@ class DisplayTest(KernelTest):
         self.assertEqual(len(self.shows('display(1)')), 1)
 
     def test_a_display_of_a_thread_between_cells_comes_with_the_next(self):
-        self.kernel.value('import threading\ngo, done = threading.Event(), threading.Event()\n'
-                          'def late():\n    go.wait()\n    import time\n    while gate_open(): time.sleep(0.001)\n    display("late"); done.set()\n'
-                          'import gc\ngate = [o for o in gc.get_objects() if type(o).__name__ == "Gate"] or [None]\n'
-                          'import sys\ngate_open = lambda: False\nthreading.Thread(target=late).start()')
-        reply = self.kernel.run('go.set(); done.wait();')
-        self.assertEqual(reply['displays'], [{'text/plain': "'late'"}])
+        self.kernel.value('import signal, threading\ndef handler(*_):\n    t = threading.Thread(target=display, args=("late",))\n'
+                          '    t.start(); t.join()\n    print("ready")\nsignal.signal(signal.SIGUSR1, handler);')
+        os.kill(self.kernel.pid, signal.SIGUSR1)
+        self.kernel.wait_for('ready')
+        self.assertEqual(self.shows('1'), [{'text/plain': "'late'"}])
+        self.assertEqual(self.shows('1'), [])
 
     def test_figures_become_displays(self):
         self.kernel.value('''

@@ -19,9 +19,11 @@ pub struct KernelRecord {
     pub id: KernelId,
     /// The key that it was spawned under.
     pub key: String,
-    /// Its directory on the target.
+    /// Its directory on the target; empty for one over pipes, which needs none.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub dir: String,
-    /// The base directory on the target.
+    /// The base directory on the target; likewise.
+    #[serde(default, deserialize_with = "null_as_default")]
     pub base: String,
     /// The supervisor's process id.
     pub pid: i64,
@@ -31,8 +33,9 @@ pub struct KernelRecord {
     pub boot_id: String,
     /// The interpreter's generation.
     pub generation: Generation,
-    /// The interpreter's process id.
-    pub interpreter_pid: i64,
+    /// The interpreter's process id; absent while there is none.
+    #[serde(default)]
+    pub interpreter_pid: Option<i64>,
     /// The language of its cells.
     pub language: String,
     /// The Python that runs it.
@@ -45,6 +48,10 @@ pub struct KernelRecord {
     pub created: f64,
     /// The hash of the runner that it runs.
     pub runner: String,
+}
+
+fn null_as_default<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Bounds for one kernel. `None` leaves the target's own limit.
