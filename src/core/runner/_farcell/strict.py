@@ -52,6 +52,8 @@ def decode(data):
         return _decode_padded(text)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply")
+    except SystemError:  # the C scanner's way to say that something is wrong where json.decoder is not imported
+        raise ValueError("not JSON")
     if end != len(text) and text[end:].strip(" \t\r\n"):
         raise ValueError("more than one JSON document")
     return value

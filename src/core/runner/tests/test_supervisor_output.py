@@ -73,7 +73,8 @@ class Both(object):
         os.unlink(path)
         reply = self.kernel.run("p.wait()")
         self.assertEqual(reply["output"]["stdout_bytes"], 1000000)
-        self.assertEqual(reply["output"]["stdout_omitted"], 1000000 - 65536)
+        # What was still in the pipe when the cell began is the cell's own.
+        self.assertGreater(reply["output"]["stdout_omitted"], 500000)
         self.assertIn("bytes omitted", reply["stdout"])
 
     def test_a_background_flood_does_not_delay_a_reply(self):

@@ -59,7 +59,6 @@ async fn no_unicode(s: &Subject) {
     )
     .await;
     assert_eq!(reply.stdout, "\u{20ac}".repeat(3000));
-    ok(&session, "raise_it = lambda: 1").await;
     let error = crate::subject::run(&session, "raise ValueError('\\udcff')").await.error.expect("an error");
     assert!(error.message.contains("udcff"), "{error:?}");
 }
@@ -86,6 +85,7 @@ async fn long_line(s: &Subject) {
 
 async fn flood(s: &Subject) {
     let session = s.session("a");
+    ok(&session, "1").await;
     let mut cell = Cell::new("while True: print('x' * 100)").timeout(Duration::from_secs(2));
     cell.max_output = 4000;
     let reply = session.run(&cell, &NoEvents).await.unwrap();
