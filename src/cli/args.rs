@@ -22,14 +22,17 @@ pub(crate) struct Global {
 /// Which session.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SessionArgs {
+    // The environment is read in `context`, not by clap: there it would count as given, and clash with `--all`.
     /// Where: a target such as local: or exec:docker exec -i web, or a name from the config
-    #[arg(long, value_name = "TARGET", env = "FARCELL_TARGET")]
+    /// [env: FARCELL_TARGET] [default: local:]
+    #[arg(long, value_name = "TARGET")]
     pub(crate) on: Option<String>,
-    /// The session's name
-    #[arg(short, long, value_name = "NAME", env = "FARCELL_SESSION")]
+    /// The session's name [env: FARCELL_SESSION] [default: default]
+    #[arg(short, long, value_name = "NAME")]
     pub(crate) session: Option<String>,
-    /// Whose session: a stable identity, such as that of a conversation
-    #[arg(long, value_name = "OWNER", env = "FARCELL_OWNER")]
+    /// Whose session: a stable identity, such as that of a conversation [env: FARCELL_OWNER]
+    /// [default: default]
+    #[arg(long, value_name = "OWNER")]
     pub(crate) owner: Option<String>,
 }
 

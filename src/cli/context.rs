@@ -41,7 +41,8 @@ impl Context {
 
     /// The target of some arguments, and its settings if it is a named one.
     pub(crate) fn target(&self, on: Option<&str>) -> Result<(Target, Option<&NamedTarget>)> {
-        let text = on.or(self.config.defaults.on.as_deref()).unwrap_or("local:");
+        let given = choose(on, "FARCELL_TARGET", self.config.defaults.on.as_deref(), "local:");
+        let text = given.as_str();
         if let Some(named) = self.config.targets.get(text) {
             return Ok((named.url.parse()?, Some(named)));
         }
@@ -61,8 +62,8 @@ impl Context {
     pub(crate) fn session(&self, args: &SessionArgs, kernel: Option<&KernelArgs>) -> Result<Session> {
         let (target, named) = self.target(args.on.as_deref())?;
         let defaults = &self.config.defaults;
-        let owner = args.owner.as_deref().or(defaults.owner.as_deref()).unwrap_or("default");
-        let name = args.session.as_deref().or(defaults.session.as_deref()).unwrap_or("default");
+        let owner = choose(args.owner.as_deref(), "FARCELL_OWNER", defaults.owner.as_deref(), "default");
+        let name = choose(args.session.as_deref(), "FARCELL_SESSION", defaults.session.as_deref(), "default");
         let mut options = SessionOptions { limits: Limits::default(), ..SessionOptions::default() };
         if let Some(named) = named {
             options.profile.clone_from(&named.profile);
@@ -77,7 +78,7 @@ impl Context {
             options.cwd = kernel.cwd.clone().or(options.cwd);
             options.env.extend(environment(&kernel.env)?);
         }
-        self.registry.session(owner, name, &target, options)
+        self.registry.session(&owner, &name, &target, options)
     }
 
     /// A session by its key.
@@ -85,6 +86,15 @@ impl Context {
         let options = SessionOptions { profile: key.profile.clone(), ..SessionOptions::default() };
         self.registry.session(&key.owner, &key.session, &key.target, options)
     }
+}
+
+/// What the command line says, else the environment, else the config, else the default.
+fn choose(given: Option<&str>, variable: &str, config: Option<&str>, default: &str) -> String {
+    if let Some(given) = given {
+        return given.to_owned();
+    }
+    let environment = std::env::var(variable).ok().filter(|v| !v.is_empty());
+    environment.unwrap_or_else(|| config.unwrap_or(default).to_owned())
 }
 
 /// Reads `NAME=VALUE` and `NAME`.

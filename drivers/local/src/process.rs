@@ -31,7 +31,8 @@ pub(crate) fn start(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> 
         } else {
             format!("cannot start {program:?}: {e}")
         };
-        Error::new(kind, message).at(Step::Connect).with_source(e)
+        let error = Error::new(kind, message).at(Step::Connect).with_source(e);
+        if missing { error.with_hint("check how it is spelled, or install it") } else { error }
     })?;
     let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     Ok((child, Group { pid }))

@@ -178,13 +178,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(target) = &self.inner.target {
-            write!(f, "{target}: ")?;
-        }
         f.write_str(&self.inner.message)?;
-        match self.inner.step {
-            Some(step) if step != Step::Parse => write!(f, " (while {step})"),
-            _ => Ok(()),
+        let step = self.inner.step.filter(|step| *step != Step::Parse);
+        match (&self.inner.target, step) {
+            (Some(target), Some(step)) => write!(f, " (on {target}, while {step})"),
+            (Some(target), None) => write!(f, " (on {target})"),
+            (None, Some(step)) => write!(f, " (while {step})"),
+            (None, None) => Ok(()),
         }
     }
 }
@@ -204,7 +204,7 @@ mod tests {
         let target: Target = "local:".parse().unwrap();
         let e =
             Error::new(ErrorKind::Transport, "connection lost").on(&target).at(Step::Wait).at(Step::Connect);
-        assert_eq!(e.to_string(), "local:: connection lost (while waiting for the reply)");
+        assert_eq!(e.to_string(), "connection lost (on local:, while waiting for the reply)");
         assert!(e.is_temporary());
     }
 }

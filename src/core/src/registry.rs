@@ -282,6 +282,7 @@ impl Registry {
             *seat = None;
             let loss = Loss { kernel: Some(dead.clone()), why: why.to_owned(), told: false };
             self.inner.forget(&lease.key, Some(loss));
+            clear_away(lease.kernel.as_ref()).await;
         }
         let filled = self.inner.fill(&mut seat, &lease.key, spec).await?;
         let found = Loss { kernel: Some(dead), why: why.to_owned(), told: false };
@@ -300,12 +301,13 @@ impl Registry {
             *seat = None;
             self.inner.table().vacate(&lease.key);
             self.inner.forget(&lease.key, Some(Loss { kernel: Some(dead), why: String::new(), told: true }));
+            clear_away(lease.kernel.as_ref()).await;
         }
     }
 
     /// Remembers the use of a kernel for other processes.
-    pub(crate) fn remember(&self, lease: &Lease) {
-        self.inner.remember(&lease.key, &lease.kernel);
+    pub(crate) fn remember(&self, key: &Key, kernel: &Arc<dyn Kernel>) {
+        self.inner.remember(key, kernel);
     }
 
     /// Stops the kernel of one key. False if there was none, or if it is in use and `control` asks for an idle one.
@@ -319,6 +321,19 @@ impl Registry {
         let mut seat = slot.gate.lock().await;
         self.inner.take_up(&mut seat, key).await?;
         Ok(seat.clone())
+    }
+}
+
+/// Frees what a dead kernel has left on its target, unless replies are among it that nobody has fetched: those stay until the sweep.
+async fn clear_away(kernel: &dyn Kernel) {
+    let delivered = kernel.delivered();
+    let done = match kernel.probe().await {
+        Ok(probe) if probe.alive || probe.replies.iter().any(|n| !delivered.contains(n)) => return,
+        Ok(_) => kernel.discard().await,
+        Err(e) => Err(e),
+    };
+    if let Err(e) = done {
+        tracing::debug!(error = %e, "what a dead kernel left stays until the next sweep");
     }
 }
 

@@ -72,7 +72,7 @@ impl Session {
         if reply.status == Status::Died && reply.kernel.state == State::Lost {
             self.registry.bury(&lease).await;
         } else {
-            self.registry.remember(&lease);
+            self.registry.remember(&self.key, &lease.kernel);
         }
         Ok(reply)
     }
@@ -90,13 +90,16 @@ impl Session {
         if let Some(loss) = lease.loss.take() {
             events.event(Event::Note(format!("the variables of this session are gone: {}", loss.why)));
         }
-        self.registry.remember(&lease);
+        self.registry.remember(&self.key, &lease.kernel);
         Ok(number)
     }
 
     /// Fetches the reply of a cell that was sent earlier, waiting at most `wait` for it.
     pub async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched> {
-        self.need().await?.fetch(which, wait, events).await
+        let kernel = self.need().await?;
+        let fetched = kernel.fetch(which, wait, events).await?;
+        self.registry.remember(&self.key, &kernel);
+        Ok(fetched)
     }
 
     /// Interrupts the running cell, or the one with this number. The cell's own reply tells the rest.

@@ -224,7 +224,7 @@ async fn first_answer(
             Answer::NoPython(tried) => {
                 return Err(Error::new(
                     ErrorKind::Spawn,
-                    format!("there is no Python 3.6 or newer (tried: {tried})"),
+                    format!("there is no Python 3.6 or newer ({tried})"),
                 )
                 .with_hint("install python3, or name one: --python PATH"));
             }

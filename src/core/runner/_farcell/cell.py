@@ -6,6 +6,7 @@ from . import output
 from .strict import decode
 
 MAX_OUTPUT = 64 << 20  # per stream; a request may wish for more, the supervisor's memory may not
+MAX_TIMEOUT = 10 ** 12  # milliseconds; what is more than that cannot be meant
 MAX_DISPLAYS = 1000
 MAX_DISPLAY_BYTES = 32 << 20
 VERSION = 1
@@ -110,7 +111,7 @@ def _fill(cell, data):
     _check(version == VERSION and type(version) is int, "the request has another protocol version than %d" % VERSION)
     _check(cell.id, "the request's id is not 32 hex digits")
     _check(type(limit) is int and limit >= 0, "max_output is not a count of bytes")
-    _check(timeout is None or type(timeout) is int and timeout >= 0, "timeout_ms is not a count of milliseconds")
+    _check(timeout is None or type(timeout) is int and 0 <= timeout <= MAX_TIMEOUT, "timeout_ms is not a count of milliseconds")
     cell.code, cell.echo, cell.cwd, cell.env, cell.reset = get("code"), get("echo", "last"), get("cwd"), get("env") or {}, get("reset", False)
     _check(type(cell.code) is str, "the request has no code")
     _check(cell.echo == "last" or cell.echo == "all", "echo is neither 'last' nor 'all'")

@@ -33,6 +33,7 @@ class FilePort(Port):
         self._spills = []  # type: list
         self._last_poke = 0.0
         self._pause = _POLL_FIRST
+        self._tidied = time.monotonic()
         self._reserve = os.path.join(directory, "reserve")
         limit = (spec.get("limits") or {}).get("spill_bytes")
         limit = SPILL_DEFAULT if limit is None else limit
@@ -78,7 +79,8 @@ class FilePort(Port):
         self._loop.at("look", time.monotonic() + when, self._look_by_itself)
 
     def _look_by_itself(self):
-        if self.wake == "fifo":
+        if time.monotonic() - self._tidied > _SCAN_EVERY / 2:
+            self._tidied = time.monotonic()
             self._tidy()
             self._refill_reserve()
         before = len(self._known)

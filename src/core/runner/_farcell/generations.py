@@ -95,10 +95,10 @@ class Generations(object):
         """End the current interpreter and everything it started; `feed(kind, data)` gets the output that was under way."""
         interpreter = self.current
         interpreter.signal(signal.SIGKILL)
-        deadline = time.monotonic() + _KILL_SECONDS
-        while interpreter.status is None and not self.reap() and time.monotonic() < deadline:
-            self._loop.pause(0.005)
         self.kill_tree()
+        deadline = time.monotonic() + _KILL_SECONDS  # gigabytes of memory take their time to be given back
+        while interpreter.status is None and not self.reap() and time.monotonic() < deadline:
+            self._loop.pause(0.02)
         interpreter.drain(feed)
         if interpreter.status is None:
             self._log("pid %d did not end after SIGKILL and is left behind", interpreter.pid)

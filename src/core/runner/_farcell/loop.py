@@ -189,7 +189,7 @@ class Outbox(object):
             return -1
 
     def _ready(self, events):
-        if events & GONE and not events & select.POLLOUT:
+        if events & GONE and not self._queue:
             self.close()
             self._broken()
             return

@@ -185,10 +185,8 @@ def free_bytes(path):
 def set_wakeup_fd(fd):
     # type: (int) -> None
     """Have the C part of Python's signal handling write each signal's number to `fd`."""
-    try:
-        signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
-    except TypeError:  # Python 3.6
-        signal.set_wakeup_fd(fd)
+    quiet = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
+    signal.set_wakeup_fd(fd, **quiet)
 
 
 # -- other processes ---------------------------------------------------------------------------------------------------
@@ -284,8 +282,8 @@ def kill_exact(pid, start_time, signum):
     # type: (int, int, int) -> bool
     """Signal the process with this pid and start time, and no other that may have got the pid since."""
     handle = -1
-    opener = getattr(os, "pidfd_open", None)
-    if opener is not None:
+    opener, sender = getattr(os, "pidfd_open", None), getattr(signal, "pidfd_send_signal", None)
+    if opener is not None and sender is not None:
         try:
             handle = opener(pid)
         except OSError as error:
@@ -295,7 +293,7 @@ def kill_exact(pid, start_time, signum):
         if proc_start_time(pid) != start_time:
             return False
         if handle >= 0:
-            signal.pidfd_send_signal(handle, signum)  # type: ignore
+            sender(handle, signum)
         else:
             os.kill(pid, signum)
         return True

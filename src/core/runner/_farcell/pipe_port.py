@@ -25,6 +25,7 @@ class PipePort(Port):
     """Speaks with one host. When the host is gone, so is the reason to live."""
 
     wake = "pipe"
+    has_host = True
 
     def __init__(self, spec, log, stdin_fd, stdout_fd):
         # type: (dict, object, int, int) -> None
@@ -106,8 +107,10 @@ class PipePort(Port):
         self._number += 1
         request = cell.parse(payload, self._number, time.monotonic())
         if len(self._queue) >= MAX_WAITING or self._queued_bytes + len(request.code) > MAX_WAITING_BYTES:
-            request.refusal = "too many cells wait already"
-            request.code = ""
+            request.refusal = request.refusal or "too many cells wait already"
+        if request.refusal:
+            self._kernel.refuse(request)
+            return
         ahead = len(self._queue) + (1 if self._kernel.busy() else 0)
         self._queue.append(request)
         self._queued_bytes += len(request.code)

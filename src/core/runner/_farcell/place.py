@@ -316,6 +316,7 @@ def install(base, runner, modules):
     package = os.path.join(top, "_farcell")
     own_directory(top)
     own_directory(package)
+    own_directory(os.path.join(package, "__pycache__"))  # else Python makes it, with the mode that the user's umask allows
     manifest = {}
     for name, source in modules.items():
         if not isinstance(source, str) or not name.endswith(".py") or not name.replace("_", "")[:-3].isalnum():

@@ -6,6 +6,7 @@ class Port(object):
 
     directory = None  # type: object
     wake = ""  # how requests make themselves known
+    has_host = False  # whether a host started us and has to be there for us to live
     congested = False  # the host takes no more output for now
 
     def open(self, loop, kernel):

@@ -29,7 +29,7 @@ def died(directory, number, request, began, why, seen_alive):
         message += " before this cell began"
     return {
         "v": 1, "status": "died", "stdout": stdout, "stderr": stderr, "result": None, "displays": displays,
-        "error": {"kind": "signal", "name": "KernelDied", "message": message, "traceback": "", "hint": hint},
+        "error": {"kind": "signal", "name": "KernelDied", "message": message, "traceback": None, "hint": hint},
         "exit_code": None, "signal": None,
         "output": {"stdout_bytes": streams[b"o"].total, "stdout_omitted": stdout_omitted,
                    "stderr_bytes": streams[b"e"].total, "stderr_omitted": stderr_omitted,
@@ -37,7 +37,7 @@ def died(directory, number, request, began, why, seen_alive):
         "tools": {"calls": 0, "errors": []},
         "duration_ms": _duration(directory, number, time.time() if seen_alive else last_output) if began else 0.0, "queued_ms": 0.0,
         "cell": {"id": request.get("id"), "number": number},
-        "kernel": {"id": record.get("id") or os.path.basename(directory), "generation": record.get("generation") or 1, "state": "lost", "note": why},
+        "kernel": {"id": record.get("id") or os.path.basename(directory), "generation": record.get("generation") or 1, "state": "lost", "note": None},
     }
 
 

@@ -53,10 +53,11 @@ class Pump(object):
         if self._port.congested:
             self._hush()
             self._port.when_relieved(self._listen)
-        elif size < _TRICKLE and now - self._last < 2 * _GATHER:
+        elif 0 < size < _TRICKLE and now - self._last < 2 * _GATHER:
             self._hush()
             self._loop.at(_TIMER, now + _GATHER, self._gathered)
-        self._last = now
+        if size:
+            self._last = now
 
     def _gathered(self):
         self._listen()

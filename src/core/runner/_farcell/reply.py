@@ -13,7 +13,7 @@ _SIGNAL_WORDS = {"SIGSEGV": "segmentation fault", "SIGBUS": "bus error", "SIGFPE
 
 def error(kind, name, message, traceback="", hint=""):
     # type: (str, str, str, str, str) -> dict
-    return {"kind": kind, "name": name, "message": message, "traceback": traceback, "hint": hint}
+    return {"kind": kind, "name": name, "message": message, "traceback": traceback or None, "hint": hint or None}
 
 
 def checked_result(data):
@@ -29,6 +29,7 @@ def checked_result(data):
         if not isinstance(failure, dict):
             raise ValueError("not a result")
         failure = {name: _text(failure.get(name)) for name in ("kind", "name", "message", "traceback", "hint")}
+        failure = error(**failure)
         if failure["kind"] not in ("exception", "exit", "signal", "spawn"):
             failure["kind"] = "exception"
     return {"number": value["number"], "status": value["status"], "result": result, "error": failure, "exit_code": code}

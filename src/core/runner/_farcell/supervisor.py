@@ -1,5 +1,6 @@
 """The supervisor of a kernel: its life from the lock to the last line of its log. It never runs user code."""
 
+import errno
 import gc
 import os
 import signal
@@ -28,6 +29,7 @@ class Supervisor(object):
         self._loop = loop
         self._log = log
         self._ended = ""  # why the loop is to be left
+        self._parent = os.getppid()
         self._idle_seconds = spec["idle_ms"] / 1000.0 if spec.get("idle_ms") is not None else None
         self._record = None  # type: object
         self._conductor = Conductor(spec, port, loop, log, self.write_record, self._touch)
@@ -47,6 +49,9 @@ class Supervisor(object):
         # Only now, as it takes a moment, and before the first cell can make orphans.
         if not osdep.set_subreaper():
             self._log("no subreaper: orphans are found by their mark only")
+        if self._port.has_host:
+            # The end of stdin does not come where another child of the host holds a copy of our pipe's other end.
+            osdep.set_pdeathsig(signal.SIGUSR1)
         try:
             self._port.look()
             while not self._ended:
@@ -118,6 +123,11 @@ class Supervisor(object):
         """Whether a cell is under way."""
         return self._conductor.busy()
 
+    def refuse(self, cell):
+        # type: (object) -> None
+        """Answer a request that will not be run, without waiting for its turn."""
+        self._conductor.refuse(cell, reply.error("protocol", "Refused", cell.refusal))
+
     def control(self, request):
         # type: (dict) -> dict
         """Carry out interrupt, reset or stop, and say what came of it."""
@@ -174,6 +184,12 @@ class Supervisor(object):
         """SIGTERM."""
         self._stop("terminated")
 
+    def parent_ended(self):
+        # type: () -> None
+        """The thread that started us is gone, and perhaps its process: that is what getppid tells."""
+        if os.getppid() != self._parent:
+            self.gone("host gone")
+
     def child_ended(self):
         # type: () -> None
         """SIGCHLD."""
@@ -213,9 +229,11 @@ def main_detached(directory):
         if not osdep.lock_exclusive(lock, _LOCK_SECONDS):
             raise OSError("another process holds the lock of %s" % directory)
         started = _start(spec, lambda log: FilePort(directory, spec, log), Log(os.path.join(directory, "runner.log")))
+        if not os.path.exists(os.path.join(directory, "kernel.json")):
+            raise OSError(errno.ENOSPC, "no room for kernel.json", directory)
     except Exception as error:
-        os.write(1, _refusal(_words(error)))
-        os._exit(0)
+        os.write(1, _refusal(error))
+        os._exit(0)  # the interpreter, if there is one, ends with us
     os.write(1, reply.encode({"ok": True, "kernel": started.record()}) + b"\n")
     osdep.null_on((0, 1, 2))
     _close_start_lock(directory)
@@ -227,7 +245,7 @@ def main_pipes(header, stdin_fd, stdout_fd):
     # type: (dict, int, int) -> None
     """A kernel on two pipes, for the host that started us."""
     nonce = header["nonce"].encode("ascii")
-    spec = dict(header["spec"], key=header.get("key"), runner=header.get("runner"))
+    spec = dict(header["spec"], key=header.get("key"), base=header.get("base"), runner=header.get("runner"))
     # Numbers of their own, so that 0 and 1 can be what every program expects there.
     stdin_fd, stdout_fd = os.dup(stdin_fd), os.dup(stdout_fd)
     osdep.null_on((0, 1))
@@ -238,7 +256,7 @@ def main_pipes(header, stdin_fd, stdout_fd):
         started = _start(spec, lambda _log: port, log)
     except Exception as error:
         os.set_blocking(stdout_fd, True)
-        body = _refusal(_words(error))[:-1]
+        body = _refusal(error)[:-1]
         os.write(stdout_fd, b"%s json %d\n%s\n" % (nonce, len(body), body))
         os._exit(0)
     body = reply.encode({"ok": True, "kernel": started.record(), "reused": False, "previous": None})
@@ -258,12 +276,12 @@ def _start(spec, make_port, log):
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     loop = Loop()
     kernel = Supervisor(spec, make_port(log), loop, log)
-    parent = os.getppid()
-    loop.catch_signals({signal.SIGCHLD: kernel.child_ended, signal.SIGTERM: kernel.terminate})
-    log("started, pid %d, parent %d", os.getpid(), parent)
+    loop.catch_signals({signal.SIGCHLD: kernel.child_ended, signal.SIGTERM: kernel.terminate, signal.SIGUSR1: kernel.parent_ended})
+    log("started, pid %d", os.getpid())
     gc.collect()
-    if hasattr(gc, "freeze"):
-        gc.freeze()  # shared with every interpreter, as long as nobody writes to it
+    freeze = getattr(gc, "freeze", None)  # 3.7
+    if freeze is not None:
+        freeze()  # shared with every interpreter, as long as nobody writes to it
     trouble = kernel.start()
     if trouble:
         raise OSError(trouble)
@@ -308,5 +326,6 @@ def _words(error):
     return str(error) or type(error).__name__
 
 
-def _refusal(message):
-    return reply.encode({"ok": False, "error": {"code": "spawn-failed", "message": message, "hint": None}}) + b"\n"
+def _refusal(error):
+    code = "disk-full" if isinstance(error, OSError) and error.errno in osdep.NO_ROOM else "spawn-failed"
+    return reply.encode({"ok": False, "error": {"code": code, "message": _words(error), "hint": None}}) + b"\n"

@@ -178,13 +178,13 @@ def split_records(data):
     return found
 
 
-_PIPES = "import sys, json; sys.path.insert(0, sys.argv[1]); from _farcell import supervisor; supervisor.main_pipes(json.loads(sys.argv[2]), 0, 1)"
+PROGRAM = "import sys, json; sys.path.insert(0, sys.argv[1]); from _farcell import supervisor; supervisor.main_pipes(json.loads(sys.argv[2]), 0, 1)"
 
 
 class PipeKernel(object):
     """A kernel on two pipes."""
 
-    def __init__(self, program=_PIPES, **fields):
+    def __init__(self, program=PROGRAM, **fields):
         self.spec = spec(**fields)
         header = {"v": 1, "nonce": "0123456789abcdef" * 2, "op": "stdio", "spec": self.spec}
         self.process = subprocess.Popen([sys.executable, "-c", program, RUNNER, json.dumps(header)], stdin=subprocess.PIPE,

@@ -150,6 +150,21 @@ class NoInterpreter(unittest.TestCase):
         os.unlink(kernel.path("no-fork"))
         self.assertEqual(kernel.run("1")["status"], "ok")
 
+    def test_the_out_of_memory_killer_is_named_when_it_was_it(self):
+        # A count that grows when a file appears stands in for the machine's own: the killer itself would hit others too.
+        kernel = self.kernel("import os\nfrom _farcell import osdep\nosdep.oom_kills = lambda: int(os.path.exists(sys.argv[1] + '/oom'))")
+        reply = kernel.run("import os, signal\nopen(%r, 'w').close()\nos.kill(os.getpid(), signal.SIGKILL)" % kernel.path("oom"))
+        self.assertIn("the out-of-memory killer ended it", reply["error"]["hint"])
+
+    def test_without_ctypes_marks_are_enough_for_programs(self):
+        kernel = self.kernel("sys.modules['ctypes'] = None")
+        pid = int(kernel.run("import subprocess\np = subprocess.Popen('setsid sleep 600 & echo $!', shell=True, stdout=subprocess.PIPE)\n"
+                             "print(p.stdout.readline().decode())")["stdout"])
+        self.assertTrue(alive(pid))
+        kernel.run("import os; os._exit(1)")
+        until(lambda: not alive(pid), 10)
+        self.assertEqual(kernel.run("1")["status"], "ok")
+
     def test_a_defect_of_the_supervisor_is_a_reply_and_an_end(self):
         kernel = self.kernel(
             "from _farcell import conductor\n"

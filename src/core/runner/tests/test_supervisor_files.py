@@ -243,6 +243,17 @@ class FullDisk(unittest.TestCase):
         self.assertEqual(reply["output"]["stdout_bytes"], 5000001)
         self.assertLess(os.stat(reply["output"]["spill"]).st_size, 600 << 10)
 
+    def test_a_kernel_that_finds_a_full_disk_does_not_start(self):
+        self.fill()
+        kernel = FileKernel.__new__(FileKernel)
+        try:
+            kernel.__init__(base=self.disk)
+        except OSError as error:
+            self.assertEqual(error.errno, errno.ENOSPC)  # not even its directory could be made
+            return
+        self.addCleanup(kernel.close)
+        self.assertEqual((kernel.answer["ok"], kernel.answer["error"]["code"]), (False, "disk-full"))
+
     def test_a_full_disk_stops_the_spill_and_says_so(self):
         number = self.kernel.send("print('go')\nimport os, time\nwhile not os.path.exists(%r): time.sleep(0.01)\nprint('x' * 300_000)" % self.filler,
                                   max_output=1000)

@@ -4,7 +4,7 @@ import os
 import time
 import unittest
 
-from tests.supervisor_kit import FileKernel, PipeKernel, alive, until
+from tests.supervisor_kit import FileKernel, PipeKernel, until
 
 
 def peak_kib(pid):
@@ -121,6 +121,22 @@ class Files(Both, unittest.TestCase):
     def test_output_can_be_read_while_the_cell_runs(self):
         number = self.kernel.send("print('early')\nimport time\ntime.sleep(60)")
         self.kernel.wait_printed(number, b"early\n")
+        self.kernel.control("interrupt")
+        self.kernel.reply(number)
+
+    def test_a_trickle_that_has_ended_costs_nothing(self):
+        self.kernel.run("import time\nfor _ in range(50):\n    print('x')\n    time.sleep(0.001)")
+
+        def switches():
+            with open("/proc/%d/status" % self.kernel.pid) as file:
+                return [int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches")][0]
+        number = self.kernel.send("print('x'); print('y'); time.sleep(60)")
+        self.kernel.wait_printed(number, b"y")
+        end = time.monotonic() + 0.2
+        until(lambda: time.monotonic() > end)
+        before, end = switches(), time.monotonic() + 0.5
+        until(lambda: time.monotonic() > end)
+        self.assertLessEqual(switches() - before, 2)
         self.kernel.control("interrupt")
         self.kernel.reply(number)
 

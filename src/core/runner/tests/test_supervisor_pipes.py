@@ -3,11 +3,12 @@
 import json
 import os
 import signal
-import struct
+import subprocess
+import sys
 import time
 import unittest
 
-from tests.supervisor_kit import PipeKernel, alive, request, until
+from tests.supervisor_kit import PROGRAM, RUNNER, PipeKernel, alive, request, spec, until
 from _farcell import frames
 
 
@@ -63,6 +64,19 @@ class Frames(Kernel):
             for payload in (b"", b"[]", b"{}", b'{"ref":"x","do":[]}', b'{"ref":-1}', b"\xff"):
                 frames.write_all(self.kernel.in_fd, frames.pack(kind, payload))
         self.assertEqual(self.kernel.run("1 + 1")["result"], {"text/plain": "2"})
+
+    def test_garbage_is_refused_without_waiting_for_its_turn(self):
+        running = self.kernel.send("import time; time.sleep(60)")
+        self.kernel.next(b"S")
+        frames.write_all(self.kernel.in_fd, frames.pack(b"Q", b"{"))
+        self.assertEqual(json.loads(self.kernel.next(b"R").decode())["status"], "refused")
+        self.kernel.control("interrupt")
+        self.kernel.reply(running)
+
+    def test_numbers_beyond_all_bounds(self):
+        for fields in ({"timeout_ms": 10 ** 400}, {"timeout_ms": 1e300}, {"max_output": 1.5}):
+            self.assertEqual(self.kernel.run("1", **fields)["status"], "refused")
+        self.assertEqual(self.kernel.run("1", timeout_ms=10 ** 12, max_output=10 ** 400)["status"], "ok")
 
     def test_an_id_runs_once(self):
         one = request("n = globals().get('n', 0) + 1")
@@ -131,6 +145,29 @@ class Ends(unittest.TestCase):
             for pid in pids:
                 until(lambda: not alive(pid), 5)
             self.assertLess(time.monotonic() - began, 1.5)
+
+    def test_a_host_that_dies_while_others_hold_its_pipes(self):
+        held = os.pipe(), os.pipe()
+        host = ("import os, subprocess, sys, json\n"
+                "header = {'nonce': 'n' * 32, 'spec': json.loads(sys.argv[4])}\n"
+                "p = subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2], json.dumps(header)], stdin=int(sys.argv[3]), stdout=1)\n"
+                "p.wait()")
+        kernel_spec = spec()
+        process = subprocess.Popen([sys.executable, "-c", host, PROGRAM, RUNNER, str(held[0][0]), json.dumps(kernel_spec)],
+                                   stdout=held[1][1], pass_fds=[held[0][0]])
+        line = b""
+        while line.count(b"\n") < 2:
+            line += os.read(held[1][0], 65536)
+        record = json.loads(line.split(b"\n")[1].decode())["kernel"]
+        frames.write_all(held[0][1], frames.pack(b"Q", json.dumps(request("1")).encode()))
+        self.assertTrue(os.read(held[1][0], 65536))
+        process.kill()
+        process.wait()
+        for pid in (record["pid"], record["interpreter_pid"]):
+            until(lambda: not alive(pid), 10)
+        for pair in held:
+            os.close(pair[0])
+            os.close(pair[1])
 
     def test_a_host_that_stops_reading_and_leaves(self):
         kernel = self.kernel()

@@ -43,7 +43,7 @@ impl ExecLink {
             Answer::Whole(chunks, value) => return self.judge(chunks, value),
             Answer::NoPython(tried) => Error::new(
                 ErrorKind::Spawn,
-                format!("there is no Python 3.6 or newer (tried: {tried})"),
+                format!("there is no Python 3.6 or newer ({tried})"),
             )
             .with_hint(
                 "install python3 on the target, or name one: --python PATH, or ?python=PATH in the target",
@@ -161,6 +161,7 @@ fn absent(output: &Output) -> Error {
         format!("the command ended without an answer ({how}): {said}")
     };
     Error::new(ErrorKind::Transport, message)
+        .with_hint("the target must be able to run /bin/sh and hand it our stdin; try that command by hand")
 }
 
 impl From<FarError> for Error {

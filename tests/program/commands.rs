@@ -1,0 +1,250 @@
+//! Each subcommand at its work.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::harness::{Farcell, document, finish, is_alive, wait_until};
+
+#[test]
+fn variables_survive_from_process_to_process() {
+    let farcell = Farcell::new();
+    assert_eq!(farcell.ok(&["run", "x = 41"]), "");
+    assert_eq!(farcell.ok(&["run", "x + 1"]), "42");
+    let file = farcell.dir().join("job.py");
+    std::fs::write(&file, "print('from a file', x)").unwrap();
+    assert_eq!(farcell.ok(&["run", "-f", file.to_str().unwrap()]), "from a file 41");
+    let mut child =
+        farcell.command(&["run", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"print('from stdin', x)").unwrap();
+    assert_eq!(finish(child).stdout, "from stdin 41\n");
+}
+
+#[test]
+fn a_detached_cell_is_fetched_by_another_process() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "import time"]);
+    let sent = farcell.json(&["run", "--detach", "print('a'); time.sleep(0.5); 7"]);
+    assert_eq!(sent["cell"]["number"], 2, "{sent}");
+    let early = farcell.farcell(&["result"]);
+    assert_eq!(early.code, Some(124), "{early:#?}");
+    assert!(early.stderr.contains("cell 2 has been running"), "{early:#?}");
+    let ran = farcell.farcell(&["result", "--wait"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "a\n7\n"), "{ran:#?}");
+    // It can be fetched again until a later cell has been run after its delivery.
+    assert_eq!(farcell.farcell(&["result", "2"]).code, Some(0));
+    farcell.ok(&["run", "1"]);
+    farcell.ok(&["run", "2"]);
+    assert_eq!(farcell.farcell(&["result", "2"]).code, Some(1));
+}
+
+#[test]
+fn output_streams_as_it_is_printed() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "import time, pathlib, sys"]);
+    let go = farcell.dir().join("go");
+    let code = format!(
+        "print('first'); print('err', file=sys.stderr)\nwhile not pathlib.Path({:?}).exists(): time.sleep(0.01)\nprint('second')",
+        go.display()
+    );
+    let mut child = farcell.start(&["run", &code]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "first", "before the cell has ended");
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "second");
+    let ran = finish(child);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), "err\n"));
+}
+
+#[test]
+fn ps_tells_what_kernels_do() {
+    let farcell = Farcell::new();
+    assert_eq!(farcell.json(&["ps"]), json!({"kernels": []}));
+    farcell.ok(&["run", "-s", "busy", "import time"]);
+    farcell.ok(&["run", "-s", "quiet", "1"]);
+    farcell.ok(&["run", "-s", "busy", "--detach", "time.sleep(600)"]);
+    wait_until("it runs", || farcell.ok(&["ps"]).contains("running cell 2"));
+    let table = farcell.ok(&["ps"]);
+    assert!(table.starts_with("SESSION") && table.lines().count() == 3, "{table}");
+    assert!(table.lines().any(|l| l.starts_with("quiet") && l.contains("idle")), "{table}");
+    let known = farcell.command(&["ps", "--json"]).output().unwrap();
+    assert!(known.status.success());
+    assert!(farcell.ok(&["interrupt", "-s", "busy"]).contains("interrupted"));
+    assert_eq!(farcell.farcell(&["result", "--wait", "-s", "busy"]).code, Some(130));
+    assert_eq!(farcell.farcell(&["interrupt", "-s", "busy"]).code, Some(1), "nothing runs any more");
+}
+
+#[test]
+fn logs_follow_a_running_cell() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "import time, pathlib"]);
+    let go = farcell.dir().join("go");
+    let code = format!(
+        "print('one')\nwhile not pathlib.Path({:?}).exists(): time.sleep(0.01)\nprint('two')",
+        go.display()
+    );
+    farcell.ok(&["run", "--detach", &code]);
+    wait_until("there is output", || farcell.ok(&["logs"]) == "one");
+    let mut follower = farcell.start(&["logs", "-f"]);
+    let mut stdout = follower.stdout.take().unwrap();
+    let mut first = [0; 4];
+    stdout.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"one\n");
+    std::fs::write(&go, "").unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), finish(follower).code), ("two\n", Some(0)));
+    assert!(farcell.ok(&["logs", "--supervisor"]).contains("20"), "a dated line");
+}
+
+#[test]
+fn all_of_a_long_output_can_be_fetched() {
+    let farcell = Farcell::new();
+    let reply = farcell.json(&["run", "--max-output", "1K", "for i in range(100_000): print(i)"]);
+    assert!(reply["stdout"].as_str().unwrap().len() < 1200);
+    assert!(reply["output"]["spill"].is_string(), "{reply}");
+    let all = farcell.ok(&["logs"]);
+    assert_eq!(all.lines().count(), 100_000);
+    assert!(all.ends_with("99999"));
+}
+
+#[test]
+fn reset_and_stop() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "x = 1"]);
+    let pid = farcell.supervisor("default");
+    assert!(farcell.ok(&["reset"]).starts_with("reset"));
+    assert_eq!(farcell.ok(&["run", "'x' in dir()"]), "False");
+    farcell.ok(&["run", "x = 1"]);
+    assert_eq!(farcell.ok(&["run", "--reset", "'x' in dir()"]), "False");
+    assert!(is_alive(pid), "the kernel stays");
+    assert!(farcell.ok(&["stop"]).starts_with("stopped"));
+    wait_until("it has ended", || !is_alive(pid));
+    assert_eq!(farcell.farcell(&["stop"]).code, Some(1), "there is nothing left to stop");
+    farcell.ok(&["run", "-s", "a", "1"]);
+    farcell.ok(&["run", "-s", "b", "1"]);
+    assert_eq!(farcell.json(&["stop", "--all"]), json!({"stopped": 2}));
+}
+
+#[test]
+fn doctor_says_whether_a_target_is_fit() {
+    let farcell = Farcell::new();
+    let base = format!("local:?dir={}", farcell.base().display());
+    let found = farcell.json(&["doctor", &base]);
+    assert_eq!(found["fit"], true, "{found}");
+    assert!(found["round_trip_ms"].as_f64().unwrap() > 0.0);
+    let whats: Vec<_> =
+        found["findings"].as_array().unwrap().iter().map(|f| f["what"].as_str().unwrap()).collect();
+    for what in ["python", "directory", "wake-up", "lock", "processes"] {
+        assert!(whats.contains(&what), "{what} is not among {whats:?}");
+    }
+    assert!(farcell.ok(&["doctor", &base]).contains("wake-up"));
+    assert_eq!(farcell.farcell(&["doctor", "exec:false"]).code, Some(125));
+    assert_eq!(farcell.farcell(&["doctor", "stdio:"]).code, Some(0));
+}
+
+#[test]
+fn the_config_gives_defaults_and_names_targets() {
+    let farcell = Farcell::new();
+    let config = farcell.dir().join("config/farcell/config.toml");
+    std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+    let text = format!(
+        "[defaults]\nsession = 'work'\ntimeout = '500ms'\nmax_kernels = 1\n[targets.here]\nurl = 'local:?dir={}'\ncwd = '/usr'\nenv = {{ A = 'b' }}\n",
+        farcell.base().display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let reply = farcell.json(&["run", "--on", "here", "import os, time; os.getcwd(), os.environ['A']"]);
+    assert_eq!(reply["result"]["text/plain"], "('/usr', 'b')", "{reply:#}");
+    assert_eq!(reply["kernel"]["session"], "work");
+    assert_eq!(farcell.farcell(&["run", "--on", "here", "time.sleep(60)"]).code, Some(124));
+    // The cap of one: another session takes the kernel, and the first one is told.
+    farcell.ok(&["run", "--on", "here", "-s", "other", "1"]);
+    let told = farcell.json(&["run", "--on", "here", "'os' in dir()"]);
+    assert_eq!(
+        (&told["result"]["text/plain"], &told["kernel"]["state"]),
+        (&json!("False"), &json!("lost")),
+        "{told:#}"
+    );
+    assert!(told["kernel"]["note"].as_str().unwrap().contains("\"other\""), "{told:#}");
+}
+
+#[test]
+fn ten_processes_start_one_kernel() {
+    let farcell = Farcell::new();
+    let children: Vec<_> = (0..10).map(|i| farcell.start(&["run", "--json", &format!("{i} * 2")])).collect();
+    let replies: Vec<_> = children.into_iter().map(|c| document(&finish(c))).collect();
+    for (i, reply) in replies.iter().enumerate() {
+        assert_eq!(reply["result"]["text/plain"], (i * 2).to_string(), "{reply:#}");
+        assert_eq!(reply["kernel"]["id"], replies[0]["kernel"]["id"]);
+    }
+    let mut numbers: Vec<_> = replies.iter().map(|r| r["cell"]["number"].as_u64().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=10).collect::<Vec<_>>(), "each cell got a number of its own");
+}
+
+#[test]
+fn the_repl_reads_cells_from_a_terminal() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "x = 20"]);
+    // `script` gives it a terminal.
+    let repl = farcell.command(&["repl"]);
+    let line = format!("{} repl", repl.get_program().to_str().unwrap());
+    let mut script = std::process::Command::new("script");
+    script
+        .args(["-qfec", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    for (name, value) in repl.get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    let mut child = script.spawn().expect("script(1) from util-linux or bsdutils");
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let (tell, hear) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(n) = stdout.read(&mut buffer) {
+            if n == 0 || tell.send(buffer[..n].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut seen = String::new();
+    let mut expect = |stdin: &mut std::process::ChildStdin, send: &str, want: &str| {
+        stdin.write_all(send.as_bytes()).unwrap();
+        let started = std::time::Instant::now();
+        let from = seen.len();
+        while !seen[from..].contains(want) {
+            assert!(started.elapsed() < super::harness::PATIENCE, "no {want:?} in {seen:?}");
+            if let Ok(bytes) = hear.recv_timeout(Duration::from_millis(100)) {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                // The editor asks the terminal where its cursor is, and waits for the answer.
+                for _ in text.matches("\u{1b}[6n") {
+                    stdin.write_all(b"\x1b[1;1R").unwrap();
+                }
+                seen.push_str(&text);
+            }
+        }
+    };
+    expect(&mut stdin, "", ">>> ");
+    expect(&mut stdin, "x * 2 + 3\r", "43");
+    expect(&mut stdin, "import time; print('up'); time.sleep(600)\r", "up\r\n");
+    expect(&mut stdin, "\u{3}", "KeyboardInterrupt");
+    expect(&mut stdin, "x - 1\r", "19");
+    // `script` ends its child by a hang-up when its own stdin ends, so that stays open; and the prompt still asks for its cursor.
+    stdin.write_all(b"\x04").unwrap();
+    wait_until("the prompt has been left", || {
+        if hear.try_iter().any(|bytes| String::from_utf8_lossy(&bytes).contains("\u{1b}[6n")) {
+            stdin.write_all(b"\x1b[1;1R\x04").unwrap();
+        }
+        child.try_wait().unwrap().is_some()
+    });
+    assert!(child.wait().unwrap().success());
+    assert_eq!(farcell.ok(&["run", "x"]), "20", "the kernel stays");
+}

@@ -1,0 +1,11 @@
+//! The whole program, driven as a user drives it, on this machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+mod bad_input;
+mod commands;
+mod faults;
+mod harness;
+mod help;
+mod outcomes;
+mod places;
+mod secrets;
