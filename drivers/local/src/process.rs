@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 
 use bytes::{Bytes, BytesMut};
-use farcell_core::{Ended, Error, ErrorKind, Instant, Output, Result, Step};
-use rustix::process::{Pid, Signal, kill_process_group};
+use farcell_core::{Ended, Error, ErrorKind, Instant, KernelId, Output, Result, Step};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
@@ -62,6 +62,24 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Ends what is left of a kernel whose supervisor has gone: every process carries the kernel's id in its environment.
+///
+/// Works where there is a `/proc`; elsewhere the process group has to do.
+pub(crate) fn kill_marked(kernel: &KernelId) {
+    let mark = format!("FARCELL_KERNEL={kernel}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return };
+    for entry in entries.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+        // The handle comes first: whatever is read afterwards is said of the process that is signalled.
+        let Some(handle) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { continue };
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.split(|b| *b == 0).any(|variable| variable == mark.as_bytes()) {
+            // It may just have ended by itself.
+            let _ = pidfd_send_signal(&handle, Signal::KILL);
+        }
     }
 }
 

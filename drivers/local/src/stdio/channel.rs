@@ -12,7 +12,7 @@ use farcell_core::wire::answer::{self, Answer};
 use farcell_core::wire::frame;
 use farcell_core::wire::message::{FarError, KernelRecord, RawReply, SpawnSpec, Spawned, VERSION};
 use farcell_core::wire::record::{self, Record};
-use farcell_core::{CellId, CellNumber, Error, ErrorKind, Instant, Nonce, Result, Step, Target};
+use farcell_core::{CellId, CellNumber, Error, ErrorKind, Instant, KernelId, Nonce, Result, Step, Target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -103,7 +103,8 @@ impl Channel {
         };
         let routes = Arc::new(Mutex::new(Routes::default()));
         let (alive, dropped) = oneshot::channel();
-        tokio::spawn(read_frames(child, group, stdout, buffer, Arc::clone(&routes), dropped));
+        let reading = Reading { child, group, kernel: record.id.clone(), stdout, buffer };
+        tokio::spawn(reading.run(Arc::clone(&routes), dropped));
         let stdin = AsyncMutex::new(Some(stdin));
         Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record))
     }
@@ -246,40 +247,44 @@ fn behind_answer(nonce: &Nonce, seen: &[u8]) -> Option<usize> {
     (end <= seen.len()).then_some(end)
 }
 
-/// Reads frames until the supervisor goes or nobody is interested any more; then sees to it that all of it ends.
-async fn read_frames(
-    mut child: Child,
-    mut group: Group,
-    mut stdout: ChildStdout,
-    mut buffer: BytesMut,
-    routes: Arc<Mutex<Routes>>,
-    mut dropped: oneshot::Receiver<()>,
-) {
-    loop {
-        match frame::decode(&mut buffer) {
-            Ok(Some(frame)) => route(frame.kind, &frame.payload, &routes),
-            Ok(None) => tokio::select! {
-                read = stdout.read_buf(&mut buffer) => match read {
-                    Ok(n) if n > 0 => {}
-                    _ => break,
+/// The task at the reading end.
+struct Reading {
+    child: Child,
+    group: Group,
+    kernel: KernelId,
+    stdout: ChildStdout,
+    buffer: BytesMut,
+}
+
+impl Reading {
+    /// Reads frames until the supervisor goes or nobody is interested any more; then sees to it that all of it ends.
+    async fn run(mut self, routes: Arc<Mutex<Routes>>, mut dropped: oneshot::Receiver<()>) {
+        loop {
+            match frame::decode(&mut self.buffer) {
+                Ok(Some(frame)) => route(frame.kind, &frame.payload, &routes),
+                Ok(None) => tokio::select! {
+                    read = self.stdout.read_buf(&mut self.buffer) => match read {
+                        Ok(n) if n > 0 => {}
+                        _ => break,
+                    },
+                    _ = &mut dropped => break,
                 },
-                _ = &mut dropped => break,
-            },
-            Err(e) => {
-                tracing::warn!(error = %e, "a stdio kernel is given up");
-                break;
+                Err(e) => {
+                    tracing::warn!(error = %e, "a stdio kernel is given up");
+                    break;
+                }
             }
         }
-    }
-    // Dropping the senders tells everybody who waits.
-    *lock(&routes) = Routes { over: true, ..Routes::default() };
-    // The channel has closed the pipe, or the supervisor has: it ends its own tree. The group is for one that cannot.
-    if tokio::time::timeout(FAREWELL, child.wait()).await.is_ok() {
-        group.is_over();
-    } else {
-        group.kill();
-        let _ = child.wait().await;
-        group.is_over();
+        // Dropping the senders tells everybody who waits.
+        *lock(&routes) = Routes { over: true, ..Routes::default() };
+        // The channel has closed the pipe, or the supervisor has: it ends its own tree. What follows is for one that cannot any more.
+        if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
+            self.group.kill();
+            // Killed just now; the child is only waited for so that it is no zombie.
+            let _ = self.child.wait().await;
+        }
+        self.group.is_over();
+        process::kill_marked(&self.kernel);
     }
 }
 

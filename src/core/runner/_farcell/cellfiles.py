@@ -155,7 +155,8 @@ def bury(directory, number, seen_alive=False):
             request, began = files.read_json(files.cell_path(directory, "req", number)), False
         if request is None:
             return None
-        from . import postmortem
+        from . import osdep, postmortem
+        osdep.kill_marked(os.path.basename(directory))
         reply = postmortem.died(directory, number, request, began, how_it_ended(directory), seen_alive)
         try:
             files.atomic_write(path, files.to_json(reply))

@@ -4,7 +4,7 @@ import os
 import stat
 import time
 
-from . import cellfiles, files, place
+from . import cellfiles, files, osdep, place
 from .fault import Fault
 
 _NAME_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
@@ -99,6 +99,7 @@ def remove(directory):
         if not files.try_lock(fd):
             raise Fault("busy", "the kernel is alive, or somebody looks at it: %s" % directory, "stop it first")
         record = files.read_json(os.path.join(directory, "kernel.json")) or {}
+        osdep.kill_marked(os.path.basename(directory))
         files.remove_tree(directory)
     finally:
         os.close(fd)

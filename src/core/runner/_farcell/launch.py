@@ -137,6 +137,8 @@ def environment(spec):
         if not name or "=" in name or "\0" in name + value:
             raise Fault("spawn-failed", "env has a name or value that cannot be set: %r" % name)
         env[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
+    # The mark by which all that descends from a kernel is found, even after its supervisor was killed.
+    env[b"FARCELL_KERNEL"] = spec["id"].encode("ascii")
     return env
 
 

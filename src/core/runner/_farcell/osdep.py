@@ -278,6 +278,13 @@ def pids_with_mark(name, value):
     return found
 
 
+def kill_marked(kernel):
+    # type: (str) -> None
+    """End what is left of a kernel whose supervisor is dead and can no longer do it."""
+    for pid, start_time in pids_with_mark(MARK, kernel):
+        kill_exact(pid, start_time, signal.SIGKILL)
+
+
 def kill_exact(pid, start_time, signum):
     # type: (int, int, int) -> bool
     """Signal the process with this pid and start time, and no other that may have got the pid since."""

@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from . import cellfiles, files, kernels, place
+from . import cellfiles, files, kernels, osdep, place
 from .fault import Fault, reason
 from .launch import START_LOCK
 
@@ -61,6 +61,7 @@ def _spawn_locked(base, runner, key, key_fd, spec, end):
             return {"kernel": record, "reused": True, "previous": None}
         path = os.path.join(base, old)
         if place.own_problem(path) is None:
+            osdep.kill_marked(old)
             previous = {"id": old, "dir": path, "why": cellfiles.how_it_ended(path)}
     record = _start(base, runner, key, key_fd, spec, end)
     return {"kernel": record, "reused": False, "previous": previous}

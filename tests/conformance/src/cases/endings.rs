@@ -157,15 +157,15 @@ async fn killed_between(s: &Subject) {
 
 async fn dead_supervisor(s: &Subject) {
     let session = s.session("a");
-    ok(&session, "import time, os").await;
+    ok(&session, "import time, os, subprocess").await;
     let supervisor = s.supervisor_pid(&session).await;
     let recorder = Recorder::default();
     let cell = farcell_core::Cell::new(
-        "print('so far', flush=True)\nprint(os.getpid(), flush=True)\ntime.sleep(600)",
+        "print('so far')\nprint(os.getpid())\np = subprocess.Popen(['sleep', '607'], start_new_session=True)\nprint(p.pid)\ntime.sleep(600)",
     );
     let running = session.run(&cell, &recorder);
     let kill = async {
-        recorder.wait_for(|r| r.output().lines().count() >= 2).await;
+        recorder.wait_for(|r| r.output().lines().count() >= 3).await;
         s.signal(supervisor, 9).await;
         Instant::now()
     };
@@ -174,8 +174,10 @@ async fn dead_supervisor(s: &Subject) {
     assert!(killed.elapsed() < Duration::from_secs(3), "told after {:?}", killed.elapsed());
     expect(&reply, Status::Died, State::Lost);
     assert!(reply.stdout.starts_with("so far\n"), "{reply:#?}");
-    // Its interpreter does not outlive it.
-    s.wait_gone(reply.stdout.lines().nth(1).expect("a pid").parse().expect("a pid")).await;
+    // Nothing that it started outlives it.
+    for line in reply.stdout.lines().skip(1) {
+        s.wait_gone(line.parse().expect("a pid")).await;
+    }
     let next = ok(&session, "'time' in dir()").await;
     assert_eq!(
         (text(&next), next.kernel.state),
