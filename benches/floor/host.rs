@@ -18,9 +18,10 @@ impl Host {
     }
 
     /// A session that no other process knows.
-    pub(crate) fn session(&self, target: &str, name: &str) -> Result<Session> {
+    pub(crate) fn session(&self, target: &str, name: &str, python: &str) -> Result<Session> {
         let owner = format!("floor-{}", std::process::id());
-        Ok(self.registry.session(&owner, name, &target.parse()?, SessionOptions::default())?)
+        let options = SessionOptions { python: Some(python.to_owned()), ..SessionOptions::default() };
+        Ok(self.registry.session(&owner, name, &target.parse()?, options)?)
     }
 }
 

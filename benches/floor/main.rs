@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode> {
     let options = Options::parse(std::env::args().skip(1))?;
     if let Some((target, watch)) = &options.flood {
-        memory::flood(target, watch)?;
+        memory::flood(target, watch, &options.python)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = Report::default();
@@ -51,11 +51,11 @@ fn run() -> Result<ExitCode> {
         match part {
             Part::Warm => warm::measure(&options, &mut report)?,
             Part::Spawn => spawn::measure(&options, &mut report)?,
-            Part::Memory => memory::measure(&mut report)?,
+            Part::Memory => memory::measure(&options, &mut report)?,
             Part::Leaks => leaks::measure(&options, &mut report)?,
         }
     }
-    println!("{}\n\n{report}", machine());
+    println!("{}\n\n{report}", machine(&options.python));
     if let Some(file) = &options.json {
         std::fs::write(file, report.json())?;
     }
@@ -63,7 +63,7 @@ fn run() -> Result<ExitCode> {
 }
 
 /// What the figures were taken on.
-fn machine() -> String {
+fn machine(python: &str) -> String {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
         output.map_or_else(
@@ -72,5 +72,5 @@ fn machine() -> String {
         )
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("{cores} cores, {}, {}", said("uname", &["-sr"]), said("python3", &["--version"]))
+    format!("{cores} cores, {}, {}", said("uname", &["-sr"]), said(python, &["--version"]))
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::host::{self, Host};
+use crate::options::Options;
 use crate::procfs;
 use crate::report::Report;
 
@@ -20,10 +21,10 @@ const UNWATCHED: &str = "unwatched";
 const WATCHED: &str = "watched";
 
 /// Each case has a process of its own, as a peak is never forgotten: the benchmark starts itself as `--flood TARGET WATCH`.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
+pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     for target in TARGETS {
         for watch in [UNWATCHED, WATCHED] {
-            let told = in_fresh_process(target, watch)?;
+            let told = in_fresh_process(target, watch, &options.python)?;
             let number =
                 |name: &str| told[name].as_u64().ok_or_else(|| format!("{target} {watch} told {told}"));
             let (host, supervisor, seen) = (number("host")?, number("supervisor")?, number("seen")?);
@@ -46,8 +47,10 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn in_fresh_process(target: &str, watch: &str) -> Result<Value> {
-    let output = Command::new(std::env::current_exe()?).args(["--flood", target, watch]).output()?;
+fn in_fresh_process(target: &str, watch: &str, python: &str) -> Result<Value> {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--python", python, "--flood", target, watch])
+        .output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }
@@ -55,9 +58,9 @@ fn in_fresh_process(target: &str, watch: &str) -> Result<Value> {
 }
 
 /// What that process does: runs the cell, and prints the peaks.
-pub(crate) fn flood(target: &str, watch: &str) -> Result<()> {
+pub(crate) fn flood(target: &str, watch: &str, python: &str) -> Result<()> {
     let host = Host::new(host::two_workers()?);
-    let session = host.session(target, "flood")?;
+    let session = host.session(target, "flood", python)?;
     let counter = Counter::default();
     let events: &dyn EventSink = if watch == WATCHED { &counter } else { &NoEvents };
     let (reply, probe) = host.runtime.block_on(async {

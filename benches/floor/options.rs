@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::Result;
 
@@ -25,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) only: Option<Part>,
     /// The program `farcell`.
     pub(crate) farcell: PathBuf,
+    /// The Python of all sides: a program itself and not a shim, whose start would cost more than Python's.
+    pub(crate) python: String,
     /// The benchmark started itself to have a fresh process: see `memory.rs`.
     pub(crate) flood: Option<(String, String)>,
 }
@@ -41,6 +44,7 @@ impl Options {
                 "--check" => options.check = true,
                 "--json" => options.json = Some(value()?.into()),
                 "--farcell" => options.farcell = value()?.into(),
+                "--python" => options.python = value()?,
                 "--flood" => options.flood = Some((value()?, value()?)),
                 "--only" => {
                     let name = value()?;
@@ -54,6 +58,9 @@ impl Options {
                 }
             }
         }
+        if options.python.is_empty() {
+            options.python = default_python()?;
+        }
         Ok(options)
     }
 
@@ -66,6 +73,12 @@ impl Options {
     pub(crate) fn rounds(&self, all: usize, quick: usize) -> usize {
         if self.quick { quick } else { all }
     }
+}
+
+fn default_python() -> Result<String> {
+    let output =
+        Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output()?;
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn default_farcell() -> PathBuf {

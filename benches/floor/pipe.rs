@@ -30,12 +30,9 @@ pub(crate) struct BlockingPipe {
 }
 
 impl BlockingPipe {
-    pub(crate) fn start() -> Result<Self> {
-        let mut child = Command::new("python3")
-            .args(["-c", CHILD])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+    pub(crate) fn start(python: &str) -> Result<Self> {
+        let mut child =
+            Command::new(python).args(["-c", CHILD]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let (stdin, stdout) = stdin.zip(stdout).ok_or("the child has no pipes")?;
         Ok(BlockingPipe { child, stdin, stdout: BufReader::new(stdout) })
@@ -69,8 +66,8 @@ pub(crate) struct AsyncPipe {
 
 impl AsyncPipe {
     /// Only within a runtime.
-    pub(crate) fn start() -> Result<Self> {
-        let mut command = tokio::process::Command::new("python3");
+    pub(crate) fn start(python: &str) -> Result<Self> {
+        let mut command = tokio::process::Command::new(python);
         command.args(["-c", CHILD]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

@@ -19,17 +19,17 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<()> {
     let mut took = TARGETS.map(|_| Samples::default());
     for round in 0..options.rounds(20, 5) {
         let started = Instant::now();
-        Command::new("python3").args(["-c", "pass"]).status()?;
+        Command::new(&options.python).args(["-c", "pass"]).status()?;
         floor.push(started.elapsed());
         for (target, took) in TARGETS.iter().zip(&mut took) {
-            let session = host.session(target, &format!("spawn-{round}"))?;
+            let session = host.session(target, &format!("spawn-{round}"), &options.python)?;
             let started = Instant::now();
             host.runtime.block_on(host::run(&session, &Cell::new("x = 0")))?;
             took.push(started.elapsed());
             host.runtime.block_on(session.stop())?;
         }
     }
-    report.times(MEASURE, "process", "python3 -c pass", &floor, String::new());
+    report.times(MEASURE, "process", "python -c pass", &floor, String::new());
     for (target, took) in TARGETS.iter().zip(&took) {
         let note = format!("{:.2} times the start of a Python", took.times(&floor));
         report.times(MEASURE, target, "farcell", took, note);

@@ -37,17 +37,28 @@ struct Lane {
 }
 
 pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<()> {
+    let python = options.python.as_str();
     let mut lanes = vec![
-        lane("pipe", "bare, blocking", BATCH, BlockingSide::start()?),
-        lane("pipe", "bare, tokio, 2 workers", BATCH, TokioSide::start(host::two_workers()?)?),
-        lane("stdio:", "farcell, 2 workers", BATCH, FarcellSide::start(host::two_workers()?, "stdio:")?),
-        lane("pipe", "bare, tokio, 1 thread", BATCH, TokioSide::start(host::one_thread()?)?),
-        lane("stdio:", "farcell, 1 thread", BATCH, FarcellSide::start(host::one_thread()?, "stdio:")?),
+        lane("pipe", "bare, blocking", BATCH, BlockingSide::start(python)?),
+        lane("pipe", "bare, tokio, 2 workers", BATCH, TokioSide::start(host::two_workers()?, python)?),
+        lane(
+            "stdio:",
+            "farcell, 2 workers",
+            BATCH,
+            FarcellSide::start(host::two_workers()?, "stdio:", python)?,
+        ),
+        lane("pipe", "bare, tokio, 1 thread", BATCH, TokioSide::start(host::one_thread()?, python)?),
+        lane(
+            "stdio:",
+            "farcell, 1 thread",
+            BATCH,
+            FarcellSide::start(host::one_thread()?, "stdio:", python)?,
+        ),
         lane(
             "local:",
             "farcell, 2 workers",
             BATCH_OF_COMMANDS,
-            FarcellSide::start(host::two_workers()?, "local:")?,
+            FarcellSide::start(host::two_workers()?, "local:", python)?,
         ),
     ];
     for lane in &mut lanes {
@@ -89,8 +100,8 @@ struct BlockingSide {
 }
 
 impl BlockingSide {
-    fn start() -> Result<Self> {
-        let mut pipe = BlockingPipe::start()?;
+    fn start(python: &str) -> Result<Self> {
+        let mut pipe = BlockingPipe::start(python)?;
         pipe.round_trip(FIRST)?;
         Ok(BlockingSide { pipe })
     }
@@ -114,9 +125,9 @@ struct TokioSide {
 }
 
 impl TokioSide {
-    fn start(runtime: Runtime) -> Result<Self> {
+    fn start(runtime: Runtime, python: &str) -> Result<Self> {
         let pipe = runtime.block_on(async {
-            let mut pipe = AsyncPipe::start()?;
+            let mut pipe = AsyncPipe::start(python)?;
             pipe.round_trip(FIRST).await?;
             Result::Ok(pipe)
         })?;
@@ -145,9 +156,9 @@ struct FarcellSide {
 }
 
 impl FarcellSide {
-    fn start(runtime: Runtime, target: &str) -> Result<Self> {
+    fn start(runtime: Runtime, target: &str, python: &str) -> Result<Self> {
         let host = Host::new(runtime);
-        let session = host.session(target, "warm")?;
+        let session = host.session(target, "warm", python)?;
         host.runtime.block_on(host::run(&session, &Cell::new(FIRST)))?;
         Ok(FarcellSide { session, cell: Cell::new(CODE), host })
     }
