@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use etcetera::BaseStrategy as _;
 use farcell::{
-    Error, ErrorKind, Key, Limits, Registry, RegistryOptions, Result, Session, SessionOptions, Step, Store,
-    Target,
+    Error, ErrorKind, Key, Registry, RegistryOptions, Result, Session, SessionOptions, Step, Store, Target,
 };
 
 use super::args::{Global, KernelArgs, SessionArgs};
@@ -64,7 +63,7 @@ impl Context {
         let defaults = &self.config.defaults;
         let owner = choose(args.owner.as_deref(), "FARCELL_OWNER", defaults.owner.as_deref(), "default");
         let name = choose(args.session.as_deref(), "FARCELL_SESSION", defaults.session.as_deref(), "default");
-        let mut options = SessionOptions { limits: Limits::default(), ..SessionOptions::default() };
+        let mut options = SessionOptions { idle: defaults.idle, ..SessionOptions::default() };
         if let Some(named) = named {
             options.profile.clone_from(&named.profile);
             options.python.clone_from(&named.python);

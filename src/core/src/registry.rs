@@ -101,6 +101,8 @@ pub struct SessionOptions {
     pub cwd: Option<String>,
     /// Environment variables of a new kernel.
     pub env: std::collections::BTreeMap<String, String>,
+    /// After how long without a cell a new kernel ends itself, even when nobody is left to ask. Default: a day.
+    pub idle: Option<Duration>,
     /// Limits of a new kernel.
     pub limits: Limits,
 }

@@ -38,7 +38,7 @@ impl Session {
             dir: options.dir,
             cwd: options.cwd,
             env: options.env,
-            idle: Some(IDLE),
+            idle: Some(options.idle.unwrap_or(IDLE)),
             grace: GRACE,
             limits: options.limits,
         };

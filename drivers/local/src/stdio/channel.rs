@@ -25,6 +25,9 @@ use crate::process::{self, Group};
 /// How long a kernel whose pipe was closed is given to end with all it started.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How many frames may wait to be heard. A frame holds at most 256 KiB.
+const UNHEARD: usize = 32;
+
 /// What a cell's owner hears.
 #[derive(Debug)]
 pub(super) enum Heard {
@@ -52,7 +55,7 @@ pub(super) struct Channel {
 #[derive(Debug, Default)]
 struct Routes {
     over: bool,
-    cells: HashMap<CellId, mpsc::UnboundedSender<Heard>>,
+    cells: HashMap<CellId, mpsc::Sender<Heard>>,
     numbers: HashMap<CellNumber, CellId>,
     answers: HashMap<u32, oneshot::Sender<Value>>,
     reads: HashMap<u32, oneshot::Sender<Bytes>>,
@@ -110,8 +113,10 @@ impl Channel {
     }
 
     /// Announces interest in a cell, before it is sent.
-    pub(super) fn follow(&self, id: &CellId) -> mpsc::UnboundedReceiver<Heard> {
-        let (tell, hear) = mpsc::unbounded_channel();
+    ///
+    /// Whoever follows has to listen: what is not heard holds up the kernel, so that a slow listener costs no memory.
+    pub(super) fn follow(&self, id: &CellId) -> mpsc::Receiver<Heard> {
+        let (tell, hear) = mpsc::channel(UNHEARD);
         let mut routes = lock(&self.routes);
         if !routes.over {
             routes.cells.insert(id.clone(), tell);
@@ -261,7 +266,13 @@ impl Reading {
     async fn run(mut self, routes: Arc<Mutex<Routes>>, mut dropped: oneshot::Receiver<()>) {
         loop {
             match frame::decode(&mut self.buffer) {
-                Ok(Some(frame)) => route(frame.kind, &frame.payload, &routes),
+                Ok(Some(frame)) => {
+                    if let Some((listener, heard)) = route(frame.kind, &frame.payload, &routes)
+                        && !deliver(&listener, heard, &mut dropped).await
+                    {
+                        break;
+                    }
+                }
                 Ok(None) => tokio::select! {
                     read = self.stdout.read_buf(&mut self.buffer) => match read {
                         Ok(n) if n > 0 => {}
@@ -288,35 +299,59 @@ impl Reading {
     }
 }
 
-fn route(kind: u8, payload: &Bytes, routes: &Mutex<Routes>) {
+/// Who is to hear of a frame, and what; answers to questions are handed over at once.
+fn route(kind: u8, payload: &Bytes, routes: &Mutex<Routes>) -> Option<(mpsc::Sender<Heard>, Vec<Heard>)> {
     let mut routes = lock(routes);
     let understood = match kind {
-        b'O' => output(payload, &mut routes),
-        b'S' => parse::<Placed>(payload).map(|p| {
-            routes.numbers.insert(p.number, p.id.clone());
-            tell(&routes, &p.id, Heard::Started(p.number));
+        b'O' => output(payload, &routes).map(Some),
+        b'S' => parse::<Placed>(payload).map(|placed| {
+            routes.numbers.insert(placed.number, placed.id.clone());
+            routes.to(&placed.id, vec![Heard::Started(placed.number)])
         }),
-        b'A' => parse::<Placed>(payload).map(|p| tell(&routes, &p.id, Heard::Accepted(p.number, p.ahead))),
+        b'A' => parse::<Placed>(payload)
+            .map(|placed| routes.to(&placed.id, vec![Heard::Accepted(placed.number, placed.ahead)])),
         b'R' => parse::<RawReply>(payload).map(|reply| {
             routes.numbers.remove(&reply.cell.number);
-            if let Some(tell) = reply.cell.id.as_ref().and_then(|id| routes.cells.remove(id)) {
-                // A caller that has gone does not want it any more.
-                let _ = tell.send(Heard::Reply(Box::new(reply)));
-            }
+            let listener = reply.cell.id.as_ref().and_then(|id| routes.cells.remove(id));
+            listener.map(|listener| (listener, vec![Heard::Reply(Box::new(reply))]))
         }),
         b'D' => parse::<Value>(payload).and_then(|answer| {
             let reference = u32::try_from(answer.get("ref")?.as_u64()?).ok()?;
+            // Whoever asked may have given up.
             let _ = routes.answers.remove(&reference)?.send(answer);
-            Some(())
+            Some(None)
         }),
         b'B' => payload.split_first_chunk::<4>().and_then(|(reference, _)| {
             let _ = routes.reads.remove(&u32::from_be_bytes(*reference))?.send(payload.slice(4..));
-            Some(())
+            Some(None)
         }),
         _ => None,
     };
     if understood.is_none() {
         tracing::debug!(kind, "a frame that fits nothing was dropped");
+    }
+    understood.flatten()
+}
+
+/// Waits until it is heard or the listener has gone. False if the whole channel has.
+async fn deliver(
+    listener: &mpsc::Sender<Heard>,
+    heard: Vec<Heard>,
+    dropped: &mut oneshot::Receiver<()>,
+) -> bool {
+    for heard in heard {
+        tokio::select! {
+            // A listener that has gone does not want it any more.
+            _ = listener.send(heard) => {}
+            _ = &mut *dropped => return false,
+        }
+    }
+    true
+}
+
+impl Routes {
+    fn to(&self, id: &CellId, heard: Vec<Heard>) -> Option<(mpsc::Sender<Heard>, Vec<Heard>)> {
+        self.cells.get(id).map(|listener| (listener.clone(), heard))
     }
 }
 
@@ -332,20 +367,10 @@ fn parse<T: for<'de> Deserialize<'de>>(payload: &[u8]) -> Option<T> {
     serde_json::from_slice(payload).map_err(|e| tracing::debug!(error = %e, "a frame makes no sense")).ok()
 }
 
-fn output(payload: &Bytes, routes: &mut Routes) -> Option<()> {
+fn output(payload: &Bytes, routes: &Routes) -> Option<(mpsc::Sender<Heard>, Vec<Heard>)> {
     let (number, _) = payload.split_first_chunk::<4>()?;
     let number = CellNumber(u64::from(u32::from_be_bytes(*number)));
-    let id = routes.numbers.get(&number)?.clone();
+    let id = routes.numbers.get(&number)?;
     let (records, _) = record::read(&payload.slice(4..));
-    for record in records {
-        tell(routes, &id, Heard::Output(record));
-    }
-    Some(())
-}
-
-fn tell(routes: &Routes, id: &CellId, heard: Heard) {
-    if let Some(tell) = routes.cells.get(id) {
-        // A caller that has gone does not want it any more.
-        let _ = tell.send(heard);
-    }
+    routes.to(id, records.into_iter().map(Heard::Output).collect())
 }

@@ -1,7 +1,7 @@
 //! A kernel that is a child process.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,12 +10,12 @@ use farcell_core::link::read_answer;
 use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
 use farcell_core::{
     Action, Cell, CellId, CellInfo, CellNumber, Control, Error, ErrorInfo, ErrorKind, Event, EventSink,
-    Fetched, Instant, Kernel, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result, State, Status,
-    TroubleKind, Which,
+    Fetched, Instant, Kernel, KernelId, KernelInfo, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result,
+    State, Status, TroubleKind, Which,
 };
 use serde_json::{Value, json};
-use tokio::sync::Mutex as AsyncMutex;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 
 use super::channel::{Channel, Heard};
 use super::tail::Tail;
@@ -33,27 +33,34 @@ pub(super) struct StdioKernel {
     identity: Identity,
     grace: Duration,
     /// Cells that were sent without waiting for their replies, the oldest first.
-    submitted: Mutex<VecDeque<Arc<Submitted>>>,
+    submitted: Mutex<VecDeque<Submitted>>,
 }
 
-/// A cell whose reply is to be fetched.
-#[derive(Debug)]
+/// A cell whose reply is to be fetched. A task of its own listens to it, as its output would hold up the kernel otherwise.
+#[derive(Debug, Clone)]
 struct Submitted {
     id: CellId,
     number: CellNumber,
-    follow: AsyncMutex<Follow>,
+    standing: watch::Receiver<Standing>,
+}
+
+/// Where a submitted cell stands.
+#[derive(Debug, Clone)]
+enum Standing {
+    Waiting(u64),
+    Running(Instant),
+    Settled(Box<Reply>),
 }
 
 /// A cell on its way.
 #[derive(Debug)]
 struct Follow {
-    hear: UnboundedReceiver<Heard>,
+    hear: Receiver<Heard>,
     records: RecordEvents,
     seen: Tail,
     number: Option<CellNumber>,
     started: Option<Instant>,
     ahead: u64,
-    reply: Option<Box<RawReply>>,
 }
 
 /// What ended a wait.
@@ -85,7 +92,6 @@ impl StdioKernel {
             number: None,
             started: None,
             ahead: 0,
-            reply: None,
         };
         Ok((id, follow))
     }
@@ -110,7 +116,7 @@ impl StdioKernel {
                 Waited::Gone if follow.started.is_none() => {
                     return Err(Error::new(ErrorKind::KernelDead, "the kernel has ended"));
                 }
-                Waited::Gone => return Ok(self.died(id, follow)),
+                Waited::Gone => return Ok(follow.died(id, &self.names())),
                 Waited::Moment if follow.started.is_none() => {
                     if self.withdraw(id).await? {
                         return Ok(self.withdrawn(id, cell.queue_timeout, follow));
@@ -130,21 +136,6 @@ impl StdioKernel {
         Ok(answer.get("withdrawn").or_else(|| answer.get("done")).and_then(Value::as_bool).unwrap_or(false))
     }
 
-    /// The supervisor has gone in the middle of a cell: the reply is made of what was heard.
-    fn died(&self, id: &CellId, follow: &mut Follow) -> Reply {
-        let error = ErrorInfo {
-            kind: TroubleKind::Signal,
-            name: "KernelDied".to_owned(),
-            message: "the kernel's supervisor ended while the cell ran".to_owned(),
-            traceback: None,
-            hint: Some("the next cell starts a new kernel".to_owned()),
-        };
-        let mut reply = self.unanswered(Status::Died, error, id, follow, State::Lost);
-        (reply.stdout, reply.stderr, reply.output) = follow.seen.take();
-        reply.duration_ms = follow.started.map_or(0.0, |s| s.elapsed().as_secs_f64() * 1000.0);
-        reply
-    }
-
     fn withdrawn(&self, id: &CellId, waited: Duration, follow: &Follow) -> Reply {
         let error = ErrorInfo {
             kind: TroubleKind::Deadline,
@@ -156,27 +147,19 @@ impl StdioKernel {
             traceback: None,
             hint: Some("wait for the running cell, or interrupt it".to_owned()),
         };
-        self.unanswered(Status::Refused, error, id, follow, State::Kept)
+        let kernel = self.names().info(State::Kept);
+        Reply::without_run(Status::Refused, error, follow.cell(id), kernel)
     }
 
-    fn unanswered(
-        &self,
-        status: Status,
-        error: ErrorInfo,
-        id: &CellId,
-        follow: &Follow,
-        state: State,
-    ) -> Reply {
-        let cell = CellInfo { id: Some(id.clone()), number: follow.number };
-        let kernel = self.identity.kernel(Some(self.record.id.clone()), true, state, None);
-        Reply::without_run(status, error, cell, kernel)
+    fn names(&self) -> Names {
+        Names { identity: self.identity.clone(), id: self.record.id.clone() }
     }
 
-    fn submitted(&self) -> MutexGuard<'_, VecDeque<Arc<Submitted>>> {
+    fn submitted(&self) -> MutexGuard<'_, VecDeque<Submitted>> {
         self.submitted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, which: &Which) -> Result<Arc<Submitted>> {
+    fn find(&self, which: &Which) -> Result<Submitted> {
         let submitted = self.submitted();
         let found = match which {
             Which::Last => submitted.back(),
@@ -203,54 +186,46 @@ impl Kernel for StdioKernel {
     async fn submit(&self, cell: &Cell) -> Result<CellNumber> {
         let (id, mut follow) = self.send(cell).await?;
         let until = Instant::now() + QUESTION;
-        let number = loop {
-            if let Some(number) = follow.number {
-                break number;
-            }
+        let (number, first) = loop {
             match follow.wait_once(until, &NoEvents).await {
-                Waited::Reply(raw) => {
-                    let number = raw.cell.number;
-                    follow.reply = Some(raw);
-                    break number;
+                Waited::Reply(raw) => break (raw.cell.number, Some(raw)),
+                Waited::Changed => {
+                    if let Some(number) = follow.number {
+                        break (number, None);
+                    }
                 }
-                Waited::Changed => {}
                 Waited::Gone => return Err(Error::new(ErrorKind::KernelDead, "the kernel has ended")),
                 Waited::Moment => {
                     return Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer"));
                 }
             }
         };
+        let (tell, standing) = watch::channel(match first {
+            Some(raw) => Standing::Settled(Box::new(self.identity.complete(*raw))),
+            None => follow.standing(),
+        });
+        tokio::spawn(follow.listen(id.clone(), self.names(), tell));
         let mut submitted = self.submitted();
         if submitted.len() == KEPT {
             submitted.pop_front();
         }
-        submitted.push_back(Arc::new(Submitted { id, number, follow: AsyncMutex::new(follow) }));
+        submitted.push_back(Submitted { id, number, standing });
         Ok(number)
     }
 
-    async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched> {
-        let cell = self.find(which)?;
-        let until = Instant::now() + wait;
-        let mut follow = cell.follow.lock().await;
-        loop {
-            if let Some(raw) = follow.reply.clone() {
-                return Ok(Fetched::Settled(Box::new(self.identity.complete(*raw))));
+    async fn fetch(&self, which: &Which, wait: Duration, _: &dyn EventSink) -> Result<Fetched> {
+        let Submitted { number, mut standing, .. } = self.find(which)?;
+        let settled = standing.wait_for(|standing| matches!(standing, Standing::Settled(_)));
+        // Whether it settled or time is up, what counts is where it stands now.
+        let _ = tokio::time::timeout(wait, settled).await;
+        let standing = standing.borrow().clone();
+        Ok(match standing {
+            Standing::Settled(reply) => Fetched::Settled(reply),
+            Standing::Running(since) => {
+                Fetched::Running { number, for_ms: since.elapsed().as_secs_f64() * 1000.0 }
             }
-            match follow.wait_once(until, events).await {
-                Waited::Reply(raw) => follow.reply = Some(raw),
-                Waited::Changed => {}
-                Waited::Gone => return Ok(Fetched::Settled(Box::new(self.died(&cell.id, &mut follow)))),
-                Waited::Moment => {
-                    let number = cell.number;
-                    return Ok(match follow.started {
-                        Some(started) => {
-                            Fetched::Running { number, for_ms: started.elapsed().as_secs_f64() * 1000.0 }
-                        }
-                        None => Fetched::Waiting { number, ahead: follow.ahead },
-                    });
-                }
-            }
-        }
+            Standing::Waiting(ahead) => Fetched::Waiting { number, ahead },
+        })
     }
 
     async fn control(&self, control: Control) -> Result<Controlled> {
@@ -296,7 +271,62 @@ impl Kernel for StdioKernel {
     }
 }
 
+/// What the replies of a kernel carry.
+struct Names {
+    identity: Identity,
+    id: KernelId,
+}
+
+impl Names {
+    fn info(&self, state: State) -> KernelInfo {
+        self.identity.kernel(Some(self.id.clone()), true, state, None)
+    }
+}
+
 impl Follow {
+    /// Listens to the end, telling where the cell stands.
+    async fn listen(mut self, id: CellId, names: Names, tell: watch::Sender<Standing>) {
+        if matches!(*tell.borrow(), Standing::Settled(_)) {
+            return;
+        }
+        loop {
+            let until = Instant::now() + Duration::from_secs(3600);
+            let standing = match self.wait_once(until, &NoEvents).await {
+                Waited::Reply(raw) => Standing::Settled(Box::new(names.identity.complete(*raw))),
+                Waited::Gone => Standing::Settled(Box::new(self.died(&id, &names))),
+                Waited::Changed | Waited::Moment => self.standing(),
+            };
+            let over = matches!(standing, Standing::Settled(_));
+            tell.send_replace(standing);
+            if over {
+                return;
+            }
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        self.started.map_or(Standing::Waiting(self.ahead), Standing::Running)
+    }
+
+    fn cell(&self, id: &CellId) -> CellInfo {
+        CellInfo { id: Some(id.clone()), number: self.number }
+    }
+
+    /// The supervisor has gone in the middle of the cell: the reply is made of what was heard.
+    fn died(&mut self, id: &CellId, names: &Names) -> Reply {
+        let error = ErrorInfo {
+            kind: TroubleKind::Signal,
+            name: "KernelDied".to_owned(),
+            message: "the kernel died".to_owned(),
+            traceback: None,
+            hint: Some("its variables are gone; the next cell starts a new kernel".to_owned()),
+        };
+        let mut reply = Reply::without_run(Status::Died, error, self.cell(id), names.info(State::Lost));
+        (reply.stdout, reply.stderr, reply.output) = self.seen.take();
+        reply.duration_ms = self.started.map_or(0.0, |s| s.elapsed().as_secs_f64() * 1000.0);
+        reply
+    }
+
     /// Listens until something has changed that its bounds depend on.
     async fn wait_once(&mut self, until: Instant, events: &dyn EventSink) -> Waited {
         loop {

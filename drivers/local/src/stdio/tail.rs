@@ -82,7 +82,28 @@ fn decode(bytes: &Bytes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_head_and_tail_however_it_came(text in "[a-z]{0,200}", cut in 1usize..50, max in 0usize..100) {
+            let mut tail = Tail::new(max);
+            for piece in text.as_bytes().chunks(cut) {
+                tail.push(&Record { kind: record::STDERR, payload: Bytes::copy_from_slice(piece) });
+            }
+            let (_, stderr, info) = tail.take();
+            let half = max / 2;
+            prop_assert_eq!(info.stderr_bytes, text.len() as u64);
+            if text.len() <= 2 * half {
+                prop_assert_eq!((stderr, info.stderr_omitted), (text, 0));
+            } else {
+                prop_assert_eq!(info.stderr_omitted, (text.len() - 2 * half) as u64);
+                prop_assert!(stderr.starts_with(&text[..half]) && stderr.ends_with(&text[text.len() - half..]));
+            }
+        }
+    }
 
     #[test]
     fn head_and_tail_are_kept_and_the_count_is_exact() {

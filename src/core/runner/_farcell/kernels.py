@@ -9,6 +9,8 @@ from .fault import Fault
 
 _NAME_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
 READ_MAX = 4 << 20
+SWEEP_EVERY = 24 * 3600.0
+SWEEP_OLDER = 7 * 24 * 3600.0
 
 
 def is_name(name):
@@ -123,18 +125,38 @@ def _forget(base, key, name):
 def sweep(header, older_than):
     """Remove kernels that are dead and unused for `older_than` seconds, and runners that nobody uses; gives their directories' names."""
     removed = []
-    before = time.time() - older_than
     for base in place.existing_bases(header):
-        used = {header["runner"]}
-        for name in names(base):
-            path = os.path.join(base, name)
-            record = _sweep_one(path, before)
-            if record is None:
-                removed.append(path)
-            else:
-                used.add(record.get("runner"))
-        _sweep_runners(base, used, before)
-        _sweep_keys(base, before)
+        removed += _sweep_base(base, header["runner"], time.time() - older_than)
+    return removed
+
+
+def sweep_if_due(base, runner):
+    """Sweep what has been dead for a week, once a day; in passing, so that nobody has to think of it."""
+    stamp = os.path.join(base, "swept")
+    try:
+        if time.time() - os.lstat(stamp).st_mtime < SWEEP_EVERY:
+            return
+    except OSError:
+        pass
+    try:
+        files.atomic_write(stamp, b"")
+        _sweep_base(base, runner, time.time() - SWEEP_OLDER)
+    except (OSError, Fault):
+        # The kernel that was asked for is more important than old ones that cannot be removed.
+        pass
+
+
+def _sweep_base(base, runner, before):
+    removed, used = [], {runner}
+    for name in names(base):
+        path = os.path.join(base, name)
+        record = _sweep_one(path, before)
+        if record is None:
+            removed.append(path)
+        else:
+            used.add(record.get("runner"))
+    _sweep_runners(base, used, before)
+    _sweep_keys(base, before)
     return removed
 
 

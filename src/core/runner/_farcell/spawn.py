@@ -27,13 +27,15 @@ def spawn(header, modules, end):
     try:
         # O_NOFOLLOW and our own directory around it: nobody else can have put anything in its place.
         with files.locked(keys, bound, name=key) as key_fd:
-            return _spawn_locked(base, runner, key, key_fd, spec, end)
+            answer = _spawn_locked(base, runner, key, key_fd, spec, end)
     except files.LockTimeout:
         raise Fault("busy", "another command has been starting this kernel for %.0f s" % bound, "try again")
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise place.disk_fault(error, base)
         raise
+    kernels.sweep_if_due(base, runner)
+    return answer
 
 
 def _checked(header):

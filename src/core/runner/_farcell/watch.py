@@ -83,6 +83,7 @@ class Watch:
         self.offset = options["offset"]
         self.stream = options["stream"]
         self.lull = options["lull_ms"] / 1000.0
+        self.tell = options["tell"]
         self.until = min(time.monotonic() + options["hold_ms"] / 1000.0, end - ANSWER_SECONDS)
         self.records = b""
         self.seen_alive = False
@@ -123,6 +124,8 @@ class Watch:
         """The cell if there is something to tell now, else None."""
         cell = cellfiles.look(self.directory, self.number)
         if cell.fate in ("settled", "unknown"):
+            return self._tell(cell)
+        if self.tell and cell.fate == "waiting" and cellfiles.ahead(self.directory, self.number) > 0:
             return self._tell(cell)
         if self.stream and cell.fate == "running":
             size = self._out_size()

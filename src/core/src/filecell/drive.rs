@@ -224,6 +224,7 @@ impl<'a> Drive<'a> {
             offset: self.offset,
             stream: self.events.wants_output(),
             lull_ms: millis(LULL),
+            tell: self.told.ahead.is_none(),
         }
     }
 

@@ -148,6 +148,8 @@ pub struct Watch {
     pub stream: bool,
     /// How long to collect output before answering with it.
     pub lull_ms: u64,
+    /// Answer at once if the cell has to wait for others.
+    pub tell: bool,
 }
 
 /// What a kernel can be told to do.

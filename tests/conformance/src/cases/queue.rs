@@ -45,7 +45,7 @@ async fn waits(s: &Subject) {
     let b = b.unwrap();
     assert_eq!(b.status, Status::Ok, "its clock starts when it starts: {b:#?}");
     assert!(b.queued_ms > 200.0, "{}", b.queued_ms);
-    let _ = second;
+    assert!(second.events().iter().any(|e| matches!(e, Event::Queued { ahead: 1 })), "{:?}", second.events());
 }
 
 async fn withdrawn(s: &Subject) {
