@@ -5,7 +5,9 @@ use std::process::{ExitStatus, Stdio};
 
 use bytes::{Bytes, BytesMut};
 use farcell_core::{Ended, Error, ErrorKind, Instant, KernelId, Output, Result, Step};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process_group};
+#[cfg(target_os = "linux")]
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
@@ -67,7 +69,8 @@ impl Drop for Group {
 
 /// Ends what is left of a kernel whose supervisor has gone: every process carries the kernel's id in its environment.
 ///
-/// Works where there is a `/proc`; elsewhere the process group has to do.
+/// Works on Linux; elsewhere the process group has to do.
+#[cfg(target_os = "linux")]
 pub(crate) fn kill_marked(kernel: &KernelId) {
     let mark = format!("FARCELL_KERNEL={kernel}");
     let Ok(entries) = std::fs::read_dir("/proc") else { return };
@@ -82,6 +85,9 @@ pub(crate) fn kill_marked(kernel: &KernelId) {
         }
     }
 }
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn kill_marked(_: &KernelId) {}
 
 /// Runs a command to its end.
 pub(crate) async fn run(

@@ -25,6 +25,14 @@ const LULL: Duration = Duration::from_millis(30);
 /// How long a cell without a timeout of its own is looked for when its target has gone.
 const RECONNECT: Duration = Duration::from_secs(600);
 
+/// How long a supervisor may take to begin a cell that is first in line.
+const TAKE: Duration = Duration::from_secs(10);
+
+fn not_answering() -> Error {
+    Error::new(ErrorKind::Deadline, "the kernel lives and does not answer")
+        .with_hint("it may be stopped (SIGSTOP) or starved of CPU; `farcell stop` ends it")
+}
+
 /// Follows one cell.
 pub(super) struct Drive<'a> {
     kernel: &'a FileCellKernel,
@@ -99,7 +107,9 @@ impl<'a> Drive<'a> {
     ) -> Result<Reply> {
         let mut wait_until = bounds.started + bounds.queue;
         let mut queued = false;
+        let (mut running_since, mut untaken_since) = (None, None);
         loop {
+            let asked = Instant::now();
             let hold = self.hold(bounds, queued, wait_until);
             let operation = self.next_operation(id, request, self.watch(hold), ack);
             let give_up = self.give_up(bounds, queued);
@@ -117,7 +127,14 @@ impl<'a> Drive<'a> {
                 }
                 Fate::Waiting => {
                     queued = true;
-                    self.tell_queued(progress.ahead);
+                    if progress.ahead == 0 {
+                        let since = *untaken_since.get_or_insert(asked);
+                        if since.elapsed() >= TAKE && self.kernel.withdraw(id).await? {
+                            return Err(not_answering());
+                        }
+                    } else {
+                        self.tell_queued(progress.ahead);
+                    }
                     if Instant::now() >= wait_until {
                         if self.kernel.withdraw(id).await? {
                             return Ok(self.withdrawn(id, bounds.queue, progress.ahead));
@@ -128,7 +145,9 @@ impl<'a> Drive<'a> {
                 }
                 Fate::Running => {
                     queued = false;
-                    if let Some(over) = self.overdue(bounds, progress.running_ms) {
+                    // Our own clock: that of the target may be set while the cell runs.
+                    let since = *running_since.get_or_insert(asked);
+                    if let Some(over) = self.overdue(bounds, since) {
                         return Ok(self.lost(id, &over));
                     }
                 }
@@ -291,18 +310,15 @@ impl<'a> Drive<'a> {
     }
 
     fn hold(&self, bounds: &Bounds, queued: bool, wait_until: Instant) -> Duration {
-        let mut hold = HOLD;
-        if queued || self.number.is_none() {
-            hold = hold.min(wait_until.saturating_duration_since(Instant::now()));
-        } else if let Some(timeout) = bounds.timeout {
-            hold = hold.min(timeout + self.ladder());
+        if queued {
+            return HOLD.min(wait_until.saturating_duration_since(Instant::now()));
         }
-        hold
+        bounds.timeout.map_or(HOLD, |timeout| HOLD.min(timeout.saturating_add(self.ladder())))
     }
 
     /// From the deadline of a cell to the moment where its supervisor must have replied.
     fn ladder(&self) -> Duration {
-        self.kernel.grace * 2 + Duration::from_secs(10)
+        self.kernel.grace * 2 + Duration::from_secs(5)
     }
 
     /// When to stop looking for a target that cannot be reached.
@@ -312,12 +328,9 @@ impl<'a> Drive<'a> {
     }
 
     /// A supervisor that lives and still has not ended a cell long after its deadline is not going to.
-    fn overdue(&self, bounds: &Bounds, running_ms: Option<f64>) -> Option<Error> {
-        let (timeout, running) = (bounds.timeout?, Duration::from_secs_f64(running_ms?.max(0.0) / 1000.0));
-        (running > timeout + self.ladder()).then(|| {
-            Error::new(ErrorKind::Deadline, "the kernel lives and does not answer")
-                .with_hint("it may be stopped (SIGSTOP) or starved; `farcell stop` ends it")
-        })
+    fn overdue(&self, bounds: &Bounds, since: Instant) -> Option<Error> {
+        let timeout = bounds.timeout?;
+        (since.elapsed() >= timeout + self.ladder()).then(not_answering)
     }
 
     fn tell_queued(&mut self, ahead: u64) {
