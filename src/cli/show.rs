@@ -116,7 +116,9 @@ fn ending(reply: &Reply) {
                 if let Some(traceback) = traceback {
                     output::raw_stderr(&with_line_end(traceback));
                 }
-                output::trouble(word(reply.status), &error.message, error.hint.as_deref());
+                // Python's KeyboardInterrupt says nothing.
+                let message = if error.message.is_empty() { "the cell was ended" } else { &error.message };
+                output::trouble(word(reply.status), message, error.hint.as_deref());
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::cell::{Cell, millis};
 use crate::error::Result;
 use crate::event::EventSink;
 use crate::id::{self, CellId, CellNumber, KernelId};
-use crate::reply::{CellInfo, KernelInfo, Reply, State};
+use crate::reply::{CellInfo, ErrorInfo, KernelInfo, Reply, State, Status, TroubleKind};
 use crate::target::Target;
 use crate::wire::message::{
     Action, Controlled, KernelRecord, Limits, Previous, Probe, RawReply, ReadFile, SpawnSpec,
@@ -97,6 +97,22 @@ impl Identity {
             state,
             note,
         }
+    }
+
+    /// The reply of a cell that was withdrawn because it had waited for too long.
+    pub fn withdrawn(&self, kernel: KernelId, cell: CellInfo, waited: Duration, ahead: u64) -> Reply {
+        let error = ErrorInfo {
+            kind: TroubleKind::Deadline,
+            name: "QueueTimeout".to_owned(),
+            message: format!(
+                "the cell was withdrawn after waiting {waited:?} behind {} other(s); it was not run",
+                ahead.max(1)
+            ),
+            traceback: None,
+            hint: Some("wait for the running cell, or end it with `farcell interrupt`".to_owned()),
+        };
+        let kernel = self.kernel(Some(kernel), true, State::Kept, None);
+        Reply::without_run(Status::Refused, error, cell, kernel)
     }
 
     /// Completes what the supervisor wrote.

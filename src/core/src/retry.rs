@@ -46,7 +46,10 @@ mod tests {
     fn pauses_grow_to_their_bound_and_start_over() {
         let mut pauses = Pauses::new();
         assert!(pauses.next_pause() <= Duration::from_millis(100));
-        let later = (0..20).map(|_| pauses.next_pause()).next_back().unwrap();
+        for _ in 0..20 {
+            pauses.next_pause();
+        }
+        let later = pauses.next_pause();
         assert!(later >= Duration::from_secs(1) && later <= Duration::from_millis(4500), "{later:?}");
         pauses.reset();
         assert!(pauses.next_pause() <= Duration::from_millis(100));

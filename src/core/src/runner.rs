@@ -2,11 +2,13 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
+use bytes::{BufMut as _, Bytes, BytesMut};
 use serde_json::{Map, Value};
 
-use crate::id;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{self, Nonce};
 use crate::transport::Command;
+use crate::wire::message::VERSION;
 
 /// The modules of the far side, by file name; `build.rs` lists them.
 const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
@@ -25,6 +27,44 @@ pub struct Runner {
     pub stage_one: String,
     /// The one command that every step over a transport is.
     pub command: Command,
+}
+
+impl Runner {
+    /// What goes to the command's stdin, line by line as `docs/protocol.md` has it; with the bundle where the target may not have it.
+    ///
+    /// # Errors
+    /// A path of a Python that cannot be one.
+    pub fn input(
+        &self,
+        nonce: &Nonce,
+        python: Option<&str>,
+        mut header: Map<String, Value>,
+        bundle: bool,
+    ) -> Result<Bytes> {
+        let python = python.unwrap_or("");
+        if python.contains(['\n', '\0']) {
+            return Err(Error::new(ErrorKind::BadInput, format!("{python:?} is not the path of a Python")));
+        }
+        let bundle: &[u8] = if bundle { &self.bundle } else { &[] };
+        header.insert("v".into(), VERSION.into());
+        header.insert("nonce".into(), nonce.as_str().into());
+        header.insert("runner".into(), self.hash.as_str().into());
+        header.insert("bundle".into(), bundle.len().into());
+        let header = Value::Object(header).to_string();
+        let mut input = BytesMut::with_capacity(header.len() + self.stage_one.len() + bundle.len() + 256);
+        for line in [nonce.as_str(), python, &self.stage_one, &header] {
+            input.put_slice(line.as_bytes());
+            input.put_u8(b'\n');
+        }
+        input.put_slice(bundle);
+        Ok(input.freeze())
+    }
+}
+
+/// The error for a target without a usable Python.
+pub fn no_python(tried: &str) -> Error {
+    Error::new(ErrorKind::Spawn, format!("there is no Python 3.6 or newer ({tried})"))
+        .with_hint("install python3 on the target, or name one: --python PATH, or ?python=PATH in the target")
 }
 
 /// The runner of this build.

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use farcell_core::cell::millis;
 use farcell_core::link::read_answer;
-use farcell_core::runner::runner;
+use farcell_core::runner::{no_python, runner};
 use farcell_core::wire::answer::{self, Answer};
 use farcell_core::wire::frame;
-use farcell_core::wire::message::{FarError, KernelRecord, RawReply, SpawnSpec, Spawned, VERSION};
+use farcell_core::wire::message::{FarError, KernelRecord, RawReply, SpawnSpec, Spawned};
 use farcell_core::wire::record::{self, Record};
 use farcell_core::{CellId, CellNumber, Error, ErrorKind, Instant, KernelId, Nonce, Result, Step, Target};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
@@ -191,20 +192,16 @@ fn greeting(
     python: Option<&str>,
     dir: Option<&str>,
     deadline: Instant,
-) -> Result<Vec<u8>> {
-    let python = python.unwrap_or("");
-    if python.contains(['\n', '\0']) {
-        return Err(Error::new(ErrorKind::BadInput, format!("{python:?} is not the path of a Python")));
-    }
-    let runner = runner();
+) -> Result<Bytes> {
     let remaining = deadline.saturating_duration_since(Instant::now());
-    let header = json!({
-        "v": VERSION, "nonce": nonce, "runner": runner.hash, "bundle": runner.bundle.len(), "base": null,
-        "place": {"dir": dir}, "deadline_ms": farcell_core::cell::millis(remaining), "op": "stdio", "key": key, "spec": spec,
-    });
-    let mut greeting = format!("{}\n{python}\n{}\n{header}\n", nonce.as_str(), runner.stage_one).into_bytes();
-    greeting.extend_from_slice(&runner.bundle);
-    Ok(greeting)
+    let mut header = Map::new();
+    header.insert("op".into(), json!("stdio"));
+    header.insert("base".into(), Value::Null);
+    header.insert("place".into(), json!({ "dir": dir }));
+    header.insert("deadline_ms".into(), json!(millis(remaining)));
+    header.insert("key".into(), json!(key));
+    header.insert("spec".into(), json!(spec));
+    runner().input(nonce, python, header, true)
 }
 
 /// Waits for the first answer; what comes behind it stays in `buffer`. `None` if the child ended without one.
@@ -218,38 +215,22 @@ async fn first_answer(
         let read = stdout.read_buf(buffer).await;
         let seen = buffer.clone().freeze();
         match answer::parse(nonce, &seen) {
-            Answer::Whole(_, value) => {
-                let Some(behind) = behind_answer(nonce, &seen) else { continue };
-                buffer.advance(behind);
+            // Frames begin behind the line break that closes the answer.
+            Answer::Whole { value, end, .. } if seen.len() > end => {
+                buffer.advance(end + 1);
                 if value.get("ok").and_then(Value::as_bool) == Some(true) {
                     return Ok(Some(read_answer::<Spawned>(&here, value)?.kernel));
                 }
                 let far: FarError = read_answer(&here, value.get("error").cloned().unwrap_or_default())?;
                 return Err(far.into());
             }
-            Answer::NoPython(tried) => {
-                return Err(Error::new(
-                    ErrorKind::Spawn,
-                    format!("there is no Python 3.6 or newer ({tried})"),
-                )
-                .with_hint("install python3, or name one: --python PATH"));
-            }
-            Answer::Broken | Answer::Absent => {}
+            Answer::NoPython(tried) => return Err(no_python(&tried)),
+            Answer::Whole { .. } | Answer::Broken | Answer::Absent => {}
         }
         if !matches!(read, Ok(n) if n > 0) {
             return Ok(None);
         }
     }
-}
-
-/// Where the bytes behind the first answer begin, once its closing line break is there.
-fn behind_answer(nonce: &Nonce, seen: &[u8]) -> Option<usize> {
-    let mark = nonce.as_str().as_bytes();
-    let at = seen.windows(mark.len()).position(|w| w == mark)?;
-    let line = seen[at..].iter().position(|b| *b == b'\n')? + at;
-    let length = std::str::from_utf8(&seen[at..line]).ok()?.rsplit(' ').next()?.parse::<usize>().ok()?;
-    let end = line + 1 + length + 1;
-    (end <= seen.len()).then_some(end)
 }
 
 /// The task at the reading end.

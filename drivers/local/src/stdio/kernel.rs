@@ -119,7 +119,8 @@ impl StdioKernel {
                 Waited::Gone => return Ok(follow.died(id, &self.names())),
                 Waited::Moment if follow.started.is_none() => {
                     if self.withdraw(id).await? {
-                        return Ok(self.withdrawn(id, cell.queue_timeout, follow));
+                        let (kernel, names) = (self.record.id.clone(), follow.cell(id));
+                        return Ok(self.identity.withdrawn(kernel, names, cell.queue_timeout, follow.ahead));
                     }
                     until = Instant::now() + QUESTION;
                 }
@@ -134,21 +135,6 @@ impl StdioKernel {
     async fn withdraw(&self, id: &CellId) -> Result<bool> {
         let answer = self.channel.control(json!({"do": "withdraw", "id": id}), QUESTION).await?;
         Ok(answer.get("withdrawn").or_else(|| answer.get("done")).and_then(Value::as_bool).unwrap_or(false))
-    }
-
-    fn withdrawn(&self, id: &CellId, waited: Duration, follow: &Follow) -> Reply {
-        let error = ErrorInfo {
-            kind: TroubleKind::Deadline,
-            name: "QueueTimeout".to_owned(),
-            message: format!(
-                "the cell was withdrawn after waiting {waited:?} behind {} other(s); it was not run",
-                follow.ahead.max(1)
-            ),
-            traceback: None,
-            hint: Some("wait for the running cell, or interrupt it".to_owned()),
-        };
-        let kernel = self.names().info(State::Kept);
-        Reply::without_run(Status::Refused, error, follow.cell(id), kernel)
     }
 
     fn names(&self) -> Names {

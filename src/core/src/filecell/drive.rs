@@ -137,7 +137,14 @@ impl<'a> Drive<'a> {
                     }
                     if Instant::now() >= wait_until {
                         if self.kernel.withdraw(id).await? {
-                            return Ok(self.withdrawn(id, bounds.queue, progress.ahead));
+                            let cell = CellInfo { id: Some(id.clone()), number: self.number };
+                            let identity = &self.kernel.identity;
+                            return Ok(identity.withdrawn(
+                                self.kernel.id(),
+                                cell,
+                                bounds.queue,
+                                progress.ahead,
+                            ));
                         }
                         // It has just started: from now on its own clock counts.
                         wait_until = Instant::now() + bounds.queue;
@@ -358,27 +365,8 @@ impl<'a> Drive<'a> {
             traceback: None,
             hint: Some("the cell may still be running; `farcell result --wait` fetches its reply".to_owned()),
         };
-        self.unanswered(Status::Lost, error, id, State::Unknown)
-    }
-
-    fn withdrawn(&self, id: &CellId, waited: Duration, ahead: u64) -> Reply {
-        let error = ErrorInfo {
-            kind: TroubleKind::Deadline,
-            name: "QueueTimeout".to_owned(),
-            message: format!(
-                "the cell was withdrawn after waiting {waited:?} behind {} other(s); it was not run",
-                ahead.max(1)
-            ),
-            traceback: None,
-            hint: Some("wait for the running cell, or end it with `farcell interrupt`".to_owned()),
-        };
-        self.unanswered(Status::Refused, error, id, State::Kept)
-    }
-
-    fn unanswered(&self, status: Status, error: ErrorInfo, id: &CellId, state: State) -> Reply {
-        use crate::kernel::Kernel as _;
         let cell = CellInfo { id: Some(id.clone()), number: self.number };
-        let kernel = self.kernel.identity.kernel(Some(self.kernel.record().id), true, state, None);
-        Reply::without_run(status, error, cell, kernel)
+        let kernel = self.kernel.identity.kernel(Some(self.kernel.id()), true, State::Unknown, None);
+        Reply::without_run(Status::Lost, error, cell, kernel)
     }
 }

@@ -13,7 +13,7 @@ use super::drive::Drive;
 use crate::cell::{Cell, millis};
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::event::EventSink;
-use crate::id::{CellId, CellNumber};
+use crate::id::{CellId, CellNumber, KernelId};
 use crate::kernel::{Chunk, Control, Fetched, Identity, Kernel, Which};
 use crate::link::{self, Call, Link};
 use crate::reply::Reply;
@@ -42,6 +42,10 @@ impl FileCellKernel {
         delivered: Vec<CellNumber>,
     ) -> Self {
         FileCellKernel { link, identity, grace, record, delivered: Mutex::new(delivered) }
+    }
+
+    pub(super) fn id(&self) -> KernelId {
+        self.record.id.clone()
     }
 
     pub(super) fn dir(&self) -> String {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -11,11 +11,11 @@ use super::{Call, ChunkSink, Link, read_answer};
 use crate::cell::millis;
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::Nonce;
-use crate::runner::runner;
+use crate::runner::{no_python, runner};
 use crate::target::Target;
 use crate::transport::{Ended, Output, Transport};
 use crate::wire::answer::{self, Answer};
-use crate::wire::message::{FarError, Operation, VERSION};
+use crate::wire::message::{FarError, Operation};
 
 /// A link over the one required ability of a transport.
 #[derive(Debug)]
@@ -40,14 +40,8 @@ impl ExecLink {
         let stdin = stdin(&nonce, call, bundle)?;
         let output = self.transport.exec(&runner().command, stdin, call.deadline).await?;
         let value = match answer::parse(&nonce, &output.stdout) {
-            Answer::Whole(chunks, value) => return self.judge(chunks, value),
-            Answer::NoPython(tried) => Error::new(
-                ErrorKind::Spawn,
-                format!("there is no Python 3.6 or newer ({tried})"),
-            )
-            .with_hint(
-                "install python3 on the target, or name one: --python PATH, or ?python=PATH in the target",
-            ),
+            Answer::Whole { chunks, value, .. } => return self.judge(chunks, value),
+            Answer::NoPython(tried) => no_python(&tried),
             Answer::Broken => Error::new(ErrorKind::Transport, "the answer was cut short"),
             Answer::Absent => absent(&output),
         };
@@ -107,42 +101,19 @@ fn step(operation: &Operation) -> Step {
     }
 }
 
-/// What goes to the command's stdin, line by line as `docs/protocol.md` has it.
+/// What goes to the command's stdin.
 fn stdin(nonce: &Nonce, call: &Call<'_>, bundle: bool) -> Result<Bytes> {
-    let runner = runner();
-    let python = call.python.unwrap_or("");
-    if python.contains(['\n', '\0']) {
-        return Err(Error::new(ErrorKind::BadInput, format!("{python:?} is not the path of a Python")));
-    }
-    let header = header(nonce, call, if bundle { runner.bundle.len() } else { 0 })?;
-    let mut bytes =
-        BytesMut::with_capacity(header.len() + runner.stage_one.len() + runner.bundle.len() + 256);
-    for line in [nonce.as_str(), python, &runner.stage_one, &header] {
-        bytes.put_slice(line.as_bytes());
-        bytes.put_u8(b'\n');
-    }
-    if bundle {
-        bytes.put_slice(&runner.bundle);
-    }
-    Ok(bytes.freeze())
-}
-
-fn header(nonce: &Nonce, call: &Call<'_>, bundle: usize) -> Result<String> {
-    let encode =
-        |e: serde_json::Error| Error::new(ErrorKind::BadInput, "the request cannot be sent").with_source(e);
     let remaining = call.deadline.saturating_duration_since(Instant::now());
     let mut header = Map::new();
-    header.insert("v".into(), json!(VERSION));
-    header.insert("nonce".into(), json!(nonce.as_str()));
-    header.insert("runner".into(), json!(runner().hash));
-    header.insert("bundle".into(), json!(bundle));
     header.insert("base".into(), json!(call.base));
     header.insert("place".into(), json!({ "dir": call.dir }));
     header.insert("deadline_ms".into(), json!(millis(remaining)));
-    if let Value::Object(fields) = serde_json::to_value(call.operation).map_err(encode)? {
+    let operation = serde_json::to_value(call.operation)
+        .map_err(|e| Error::new(ErrorKind::BadInput, "the request cannot be sent").with_source(e))?;
+    if let Value::Object(fields) = operation {
         header.extend(fields);
     }
-    serde_json::to_string(&header).map_err(encode)
+    runner().input(nonce, call.python, header, bundle)
 }
 
 /// The command ended without a word of ours: tell what it said instead.
@@ -193,14 +164,14 @@ mod tests {
 
     #[tokio::test]
     async fn the_header_is_one_line_with_the_operation_beside_the_frame() {
-        let nonce = Nonce::random().unwrap();
         let operation = Operation::Probe { dir: "/a\nb".into() };
-        let text = header(&nonce, &call(&operation), 7).unwrap();
-        assert!(!text.contains('\n'));
-        let value: Value = serde_json::from_str(&text).unwrap();
+        let input = stdin(&Nonce::random().unwrap(), &call(&operation), false).unwrap();
+        let lines: Vec<_> = std::str::from_utf8(&input).unwrap().lines().collect();
+        assert_eq!((lines.len(), lines[1]), (4, ""));
+        let value: Value = serde_json::from_str(lines[3]).unwrap();
         assert_eq!(
             (&value["op"], &value["dir"], &value["bundle"]),
-            (&json!("probe"), &json!("/a\nb"), &json!(7))
+            (&json!("probe"), &json!("/a\nb"), &json!(0))
         );
         assert_eq!(value["place"]["dir"], "/x");
     }

@@ -8,8 +8,15 @@ use crate::id::Nonce;
 /// What a command's stdout turned out to be.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
-    /// A whole answer: the chunks of output records before it, and the answer itself.
-    Whole(Vec<Bytes>, Value),
+    /// A whole answer.
+    Whole {
+        /// The chunks of output records before it.
+        chunks: Vec<Bytes>,
+        /// The answer itself.
+        value: Value,
+        /// Where it ends in what was printed; the line break that closes it comes behind.
+        end: usize,
+    },
     /// The target has no usable Python; the text says what was tried.
     NoPython(String),
     /// It began, and its end is missing or damaged.
@@ -47,7 +54,7 @@ pub fn parse(nonce: &Nonce, stdout: &Bytes) -> Answer {
             "out" => chunks.push(payload),
             "json" => {
                 return match serde_json::from_slice(&payload) {
-                    Ok(value) => Answer::Whole(chunks, value),
+                    Ok(value) => Answer::Whole { chunks, value, end },
                     Err(_) => Answer::Broken,
                 };
             }
@@ -80,10 +87,8 @@ mod tests {
         let text = format!("Welcome!\nlast login{NONCE} out 3\na\nb\n{NONCE} json 10\n{{\"ok\":true}}\nbye");
         // The length counts bytes of the payload alone.
         let text = text.replace("json 10", "json 11");
-        assert_eq!(
-            answer(text.as_bytes()),
-            Answer::Whole(vec![Bytes::from_static(b"a\nb")], json!({"ok": true}))
-        );
+        let (chunks, value) = (vec![Bytes::from_static(b"a\nb")], json!({"ok": true}));
+        assert_eq!(answer(text.as_bytes()), Answer::Whole { chunks, value, end: text.len() - 4 });
     }
 
     #[test]
@@ -105,7 +110,7 @@ mod tests {
             let text = format!("{NONCE} out {}\n{payload}\n{NONCE} json {}\n{json}\n", payload.len(), json.len());
             let cut = cut.min(text.len());
             match answer(&text.as_bytes()[..cut]) {
-                Answer::Whole(chunks, value) => {
+                Answer::Whole { chunks, value, .. } => {
                     prop_assert!(cut >= text.len() - 1);
                     prop_assert_eq!(&chunks[0][..], payload.as_bytes());
                     prop_assert_eq!(value["ok"].as_bool(), Some(true));
