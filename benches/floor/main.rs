@@ -9,6 +9,8 @@
 //! ```
 //!
 //! All sides of a comparison run in turns, batch by batch, so that whatever else the machine does hits them alike: the figure to look at is the ratio.
+//! Even so the floor itself has two levels: on a busy machine the scheduler keeps both ends of a bare pipe on one core, which takes a third of what
+//! two idle cores take to wake each other. `taskset -c 0 cargo bench --bench floor` shows the one level, an idle machine the other.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
 mod host;

@@ -1,6 +1,8 @@
 //! Who has which kernel: one spawn for any number of first callers, a cap, idle reaping, disposal, and the memory of what was lost.
 
+mod drivers;
 mod key;
+mod options;
 mod store;
 mod table;
 
@@ -12,7 +14,9 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
+pub use self::drivers::Drivers;
 pub use self::key::{Key, child_owner};
+pub use self::options::{RegistryOptions, SessionOptions};
 pub use self::store::{Loss, Store, Stored};
 use self::table::{Room, Table, idle_since};
 use crate::error::{Error, ErrorKind, Result, Step};
@@ -20,92 +24,7 @@ use crate::id::KernelId;
 use crate::kernel::{Control, Driver, Identity, Kernel, KernelSpec};
 use crate::session::Session;
 use crate::target::Target;
-use crate::wire::message::{Action, Limits, Previous};
-
-/// The drivers of a registry, by scheme.
-#[derive(Debug, Clone, Default)]
-pub struct Drivers {
-    by_scheme: HashMap<&'static str, Arc<dyn Driver>>,
-}
-
-impl Drivers {
-    /// None yet.
-    pub fn new() -> Self {
-        Drivers::default()
-    }
-
-    /// Adds a driver for all its schemes.
-    #[must_use]
-    pub fn with(mut self, driver: impl Driver + 'static) -> Self {
-        let driver: Arc<dyn Driver> = Arc::new(driver);
-        for scheme in driver.schemes() {
-            self.by_scheme.insert(scheme, Arc::clone(&driver));
-        }
-        self
-    }
-
-    /// The driver of a target, after it has checked the target.
-    ///
-    /// # Errors
-    /// An unknown scheme, or what the driver says of the target.
-    pub fn of(&self, target: &Target) -> Result<&Arc<dyn Driver>> {
-        let Some(driver) = self.by_scheme.get(target.scheme()) else {
-            let mut known: Vec<_> = self.by_scheme.keys().map(|s| format!("{s}:")).collect();
-            known.sort();
-            return Err(Error::new(
-                ErrorKind::BadInput,
-                format!("there is no driver for the target {target}"),
-            )
-            .at(Step::Parse)
-            .with_hint(format!("this farcell knows: {}", known.join(", "))));
-        };
-        driver.check(target)?;
-        Ok(driver)
-    }
-}
-
-/// The settings of a registry.
-#[derive(Debug, Clone)]
-pub struct RegistryOptions {
-    /// How many kernels at most, not counting those of delegated children. Default: 4.
-    pub cap: usize,
-    /// After how long without use a kernel is stopped. Default: 8 hours; `None` for never.
-    pub idle: Option<Duration>,
-    /// How long a new session waits for room while all kernels are busy. Default: 60 s.
-    pub wait_for_room: Duration,
-    /// Where kernels are remembered for other processes; without it they end with the registry.
-    pub store: Option<Store>,
-}
-
-impl Default for RegistryOptions {
-    fn default() -> Self {
-        RegistryOptions {
-            cap: 4,
-            idle: Some(Duration::from_secs(8 * 3600)),
-            wait_for_room: Duration::from_secs(60),
-            store: None,
-        }
-    }
-}
-
-/// How the kernels of a session are started; fields left alone take the defaults of target and far side.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SessionOptions {
-    /// The name of these settings; kernels of different profiles are different kernels. Empty means `default`.
-    pub profile: String,
-    /// The Python to use.
-    pub python: Option<String>,
-    /// The base directory on the target.
-    pub dir: Option<String>,
-    /// The working directory of a new kernel.
-    pub cwd: Option<String>,
-    /// Environment variables of a new kernel.
-    pub env: std::collections::BTreeMap<String, String>,
-    /// After how long without a cell a new kernel ends itself, even when nobody is left to ask. Default: a day.
-    pub idle: Option<Duration>,
-    /// Limits of a new kernel.
-    pub limits: Limits,
-}
+use crate::wire::message::{Action, Previous};
 
 /// All kernels of a program.
 ///
