@@ -9,13 +9,20 @@ use clap::{ArgAction, Args};
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// Print one JSON document on stdout and nothing else
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
     /// Tell more on stderr; twice for everything
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
     /// The config file, instead of farcell/config.toml in the user's config directory
-    #[arg(long, global = true, value_name = "FILE", env = "FARCELL_CONFIG")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "FARCELL_CONFIG",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
     pub(crate) config: Option<PathBuf>,
 }
 
