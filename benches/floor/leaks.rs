@@ -52,7 +52,7 @@ fn run_cells(farcell: &Farcell<'_>, cells: usize, report: &mut Report) -> Result
     }
     let after = farcell.census(kernel)?;
     let x = farcell.run("x")?;
-    if x["kernel"]["id"] != kernel || x["result"]["text/plain"] != cells.to_string() {
+    if x["kernel"]["id"] != kernel || x["result"]["text/plain"] != *cells.to_string() {
         return Err(format!("after {cells} cells of `x += 1`: {x}").into());
     }
     report.times(

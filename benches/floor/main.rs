@@ -42,6 +42,10 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode> {
+    if std::env::args().len() == 1 {
+        eprintln!("floor: `cargo test` has nothing to do here; `cargo bench --bench floor` measures");
+        return Ok(ExitCode::SUCCESS);
+    }
     let options = Options::parse(std::env::args().skip(1))?;
     if let Some((target, watch)) = &options.flood {
         memory::flood(target, watch, &options.python)?;

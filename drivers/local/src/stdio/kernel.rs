@@ -11,7 +11,7 @@ use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
 use farcell_core::{
     Action, Cell, CellId, CellInfo, CellNumber, Control, Error, ErrorInfo, ErrorKind, Event, EventSink,
     Fetched, Instant, Kernel, KernelId, KernelInfo, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result,
-    State, Status, TroubleKind, Which,
+    State, Status, Step, TroubleKind, Which,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -113,9 +113,7 @@ impl StdioKernel {
             }
             match follow.wait_once(until, events).await {
                 Waited::Reply(raw) => return Ok(self.identity.complete(*raw)),
-                Waited::Gone if follow.started.is_none() => {
-                    return Err(Error::new(ErrorKind::KernelDead, "the kernel has ended"));
-                }
+                // Also where no start was told: it is told a moment late, and a cell whose fate is unknown is never sent again.
                 Waited::Gone => return Ok(follow.died(id, &self.names())),
                 Waited::Moment if follow.started.is_none() => {
                     if self.withdraw(id).await? {
@@ -180,7 +178,10 @@ impl Kernel for StdioKernel {
                         break (number, None);
                     }
                 }
-                Waited::Gone => return Err(Error::new(ErrorKind::KernelDead, "the kernel has ended")),
+                Waited::Gone => {
+                    let message = "the kernel died before it told whether the cell had begun";
+                    return Err(Error::new(ErrorKind::Transport, message).at(Step::Submit));
+                }
                 Waited::Moment => {
                     return Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer"));
                 }
@@ -303,7 +304,10 @@ impl Follow {
         let error = ErrorInfo {
             kind: TroubleKind::Signal,
             name: "KernelDied".to_owned(),
-            message: "the kernel died".to_owned(),
+            message: match self.started {
+                Some(_) => "the kernel died".to_owned(),
+                None => "the kernel died before it told whether the cell had begun".to_owned(),
+            },
             traceback: None,
             hint: Some("its variables are gone; the next cell starts a new kernel".to_owned()),
         };
@@ -342,6 +346,8 @@ impl Follow {
                     self.records.emit(vec![record], events);
                 }
                 Some(Heard::Reply(raw)) => {
+                    // A cell that is over within a moment is told by its reply alone.
+                    self.accept(raw.cell.number, events);
                     self.records.finish(events);
                     return Waited::Reply(raw);
                 }

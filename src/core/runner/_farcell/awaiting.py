@@ -92,6 +92,8 @@ class Awaiting(object):
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running() or not self._has_work(loop):
             return
+        if self._readable():
+            return                       # perhaps read ahead already, which no selector would see
         try:
             loop.add_reader(fd, loop.stop)
         except Exception:        # a loop of a kind that cannot watch a pipe

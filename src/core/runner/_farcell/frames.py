@@ -54,6 +54,34 @@ def read_frame(fd, limit=LIMIT):
     return bytes((kind,)), payload
 
 
+def read_next(fd, ahead, size=1 << 16):
+    # type: (int, bytes, int) -> tuple
+    """Like read_frame(), but reads on into what follows: (frame or None, what was read of that). Give it back the next time."""
+    while len(ahead) < HEADER.size:
+        data = _read_some(fd, size)
+        if not data:
+            return None, b''
+        ahead = ahead + data if ahead else data
+    length, kind = HEADER.unpack_from(ahead)
+    end = HEADER.size + length
+    if length > LIMIT:
+        raise ValueError('frame of %d bytes exceeds the limit of %d' % (length, LIMIT))
+    if len(ahead) < end:
+        rest = _read_exactly(fd, end - len(ahead))
+        if rest is None:
+            return None, b''
+        ahead += rest
+    return (bytes((kind,)), ahead[HEADER.size:end]), ahead[end:]
+
+
+def _read_some(fd, size):
+    while True:
+        try:
+            return _read(fd, size)
+        except _Interrupted:
+            continue
+
+
 def _read_exactly(fd, count):
     parts = []
     while count:

@@ -62,12 +62,15 @@ class Channel(object):
         self._lock = allocate_lock()
         self._ready = _poll()
         self._ready.register(self.read_fd, select.POLLIN)
+        self._ahead = b''            # read already, of a frame that comes after
 
     def receive(self):
-        return frames.read_frame(self.read_fd)
+        # A frame is one write of the supervisor's as a rule, and so one read here.
+        frame, self._ahead = frames.read_next(self.read_fd, self._ahead)
+        return frame
 
     def readable(self):
-        return bool(self._ready.poll(0))
+        return bool(self._ahead or self._ready.poll(0))
 
     def send(self, kind, payload):
         # type: (bytes, bytes) -> None

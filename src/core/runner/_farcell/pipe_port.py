@@ -37,7 +37,7 @@ class PipePort(Port):
         self._queued_bytes = 0
         self._number = 0
         self._read_size = _READ_SMALL
-        self._start = b""  # a start that has not been told yet
+        self._start = None  # type: object
         self._held = {}  # type: dict
         self._spills = []  # type: list
         limit = (spec.get("limits") or {}).get("spill_bytes")
@@ -61,10 +61,15 @@ class PipePort(Port):
         self._push(frames.pack(kind, payload))
 
     def _push(self, data):
-        if self._start:
-            data, self._start = self._start + data, b""
-            self._loop.cancel("start")
+        if self._start is not None:
+            data = self._take_start() + data
         self._outbox.push(data)
+
+    def _take_start(self):
+        """The frame of a start that has not been told."""
+        cell, self._start = self._start, None
+        self._loop.cancel("start")
+        return frames.pack(b"S", b'{"number":%d,"id":"%s","queued_ms":%.3f}' % (cell.number, cell.id.encode("ascii"), cell.queued_ms))
 
     @property
     def congested(self):
@@ -184,8 +189,8 @@ class PipePort(Port):
         raise last
 
     def started(self, cell):
-        """Told within a moment. Most cells are over by then, and start and reply are one write and one wake-up of the host."""
-        self._start = frames.pack(b"S", b'{"number":%d,"id":"%s","queued_ms":%.3f}' % (cell.number, cell.id.encode("ascii"), cell.queued_ms))
+        """Told after a moment, or before anything else is. Most cells are over by then, and the reply says it all."""
+        self._start = cell
         self._loop.at("start", time.monotonic() + _START_TOLD, lambda: self._push(b""))
 
     def output(self, number, blob):
@@ -210,6 +215,9 @@ class PipePort(Port):
                 held.pop(self._spills.pop(0)).close()
         elif cell.number in held:
             held.pop(cell.number).close()
+        if self._start is cell:
+            self._start = None
+            self._loop.cancel("start")
         self._send(b"R", reply)
         return True
 

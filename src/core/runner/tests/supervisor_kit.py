@@ -136,7 +136,8 @@ class FileKernel(object):
         return answer
 
     def wait_running(self, number):
-        until(lambda: os.path.exists(self.cell_path("run", number)), what="the start of cell %d" % number)
+        # A short cell may be over before it is looked at.
+        until(lambda: any(os.path.exists(self.cell_path(kind, number)) for kind in ("run", "res")), what="the start of cell %d" % number)
 
     def records(self, number):
         """The record file as {kind: bytes}."""

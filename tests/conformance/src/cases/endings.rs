@@ -191,7 +191,10 @@ async fn supervisor_between(s: &Subject) {
     let first = ok(&session, "x = 1").await;
     let supervisor = s.supervisor_pid(&session).await;
     s.signal(supervisor, 9).await;
-    s.wait_gone(supervisor).await;
+    // A cell sent in the very moment of a death has an unknown fate, and is not what is tested here.
+    while session.probe().await.is_ok_and(|p| p.is_some_and(|p| p.alive)) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let reply = ok(&session, "'x' in dir()").await;
     assert_eq!((text(&reply), reply.kernel.state), ("False", State::Lost), "{reply:#?}");
     assert_ne!(reply.kernel.id, first.kernel.id);
