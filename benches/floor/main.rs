@@ -1,7 +1,7 @@
 //! How near farcell comes to the floor: what a bare pipe to a Python child costs, how much memory a flood takes, and what 500 cells leave behind.
 //!
 //! ```text
-//! cargo bench --bench floor                       all of it, some minutes
+//! cargo bench --bench floor                       all of it, a minute or two
 //! cargo bench --bench floor -- --quick            under half a minute
 //! cargo bench --bench floor -- --check            exit status 1 where a threshold is missed
 //! cargo bench --bench floor -- --json FILE        the rows of the table as JSON, too
