@@ -34,9 +34,10 @@ impl Transport for NiceTransport {
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
-        let failed = |e: std::io::Error| {
-            Error::new(ErrorKind::Transport, format!("nice: {e}")).at(Step::Connect).on(&self.target)
-        };
+        let failed =
+            |e: std::io::Error| Error::new(ErrorKind::Transport, format!("nice: {e}")).on(&self.target);
+        // Only before the command has started is it certain that nothing has reached the target.
+        let not_started = |e| failed(e).at(Step::Connect);
         let [shell, flag, script] = command.argv();
         let mut child = tokio::process::Command::new("nice")
             .args(["-n", "5", shell, flag, script])
@@ -45,7 +46,7 @@ impl Transport for NiceTransport {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(failed)?;
+            .map_err(not_started)?;
         let mut group = Group(child.id());
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {

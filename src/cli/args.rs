@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use farcell::cell::LONGEST;
 
 /// Arguments of every subcommand.
 #[derive(Debug, Args)]
@@ -59,14 +60,19 @@ pub(crate) struct KernelArgs {
 
 /// Reads a duration such as `90s`, `5m`, `1h30m`, or a bare number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds)
-            .ok()
-            .filter(|d| !d.is_zero())
-            .ok_or_else(|| "it must be more than zero".to_owned());
+    let parsed = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
+        Err(_) => {
+            humantime::parse_duration(text).map_err(|e| format!("{e}; write it as 90s, 5m or 1h30m"))?
+        }
+    };
+    match parsed {
+        Duration::ZERO => Err("it must be more than zero".to_owned()),
+        parsed if parsed > LONGEST => {
+            Err("that is longer than anybody waits; write none for no bound".to_owned())
+        }
+        parsed => Ok(parsed),
     }
-    let parsed = humantime::parse_duration(text).map_err(|e| format!("{e}; write it as 90s, 5m or 1h30m"))?;
-    if parsed.is_zero() { Err("it must be more than zero".to_owned()) } else { Ok(parsed) }
 }
 
 /// A cell's timeout: a duration, or `none`.
@@ -100,6 +106,7 @@ mod tests {
     fn durations_and_sizes_are_read_as_people_write_them() {
         assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(duration("1e19").is_err() && duration("100000years").is_err());
         assert!(duration("0").is_err() && duration("-1").is_err() && duration("soon").is_err());
         assert_eq!(timeout("none"), Ok(Timeout(None)));
         assert_eq!((size("64K"), size("10MiB"), size("7")), (Ok(65536), Ok(10 << 20), Ok(7)));

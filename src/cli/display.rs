@@ -1,6 +1,8 @@
 //! Displays on a terminal: text as text, images saved to files whose paths are told.
 
-use std::fs;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -47,7 +49,7 @@ impl Displays {
             let compact: String = data.split_ascii_whitespace().collect();
             base64::engine::general_purpose::STANDARD.decode(compact).map_err(std::io::Error::other)?
         };
-        fs::create_dir_all(&self.dir)?;
-        fs::write(path, bytes)
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(&bytes)
     }
 }

@@ -12,9 +12,8 @@ use super::output;
     after_help = "Exit status: 0 if kernels run there, 1 if something is missing that they need, 125 if it cannot be reached."
 )]
 pub(crate) struct Args {
-    /// The target, or the name of one from the config
-    #[arg(default_value = "local:")]
-    target: String,
+    /// The target, or the name of one from the config [env: FARCELL_TARGET] [default: local:]
+    target: Option<String>,
     /// The Python to use
     #[arg(long, value_name = "PATH")]
     python: Option<String>,
@@ -37,7 +36,7 @@ enum Verdict {
 }
 
 pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
-    let (target, named) = context.target(Some(&args.target))?;
+    let (target, named) = context.target(args.target.as_deref())?;
     let driver = context.registry.driver(&target)?;
     let dir = named.and_then(|n| n.dir.as_deref());
     let python = args.python.as_deref().or_else(|| named.and_then(|n| n.python.as_deref()));

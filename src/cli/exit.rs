@@ -50,7 +50,7 @@ pub(crate) fn of_error(error: &Error) -> Exit {
     match error.kind() {
         ErrorKind::BadInput if error.step() == Some(Step::Parse) => Exit::USAGE,
         ErrorKind::UnknownCell => Exit::NOT_DONE,
-        ErrorKind::Deadline => Exit::DEADLINE,
+        ErrorKind::Interrupted => Exit::INTERRUPTED,
         _ => Exit::FAILED,
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use farcell::bytes::{Bytes, BytesMut};
 use farcell::wire::record;
 use farcell::{
-    CellNumber, ErrorKind, Event, Fetched, ReadFile, RecordEvents, Result, Session, Stream, Which,
+    CellNumber, Error, ErrorKind, Event, Fetched, ReadFile, RecordEvents, Result, Session, Step, Stream,
+    Which,
 };
 
 use super::args::SessionArgs;
@@ -37,6 +38,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
+    if context.json {
+        return Err(Error::new(ErrorKind::BadInput, "logs prints text, not a JSON document")
+            .at(Step::Parse)
+            .with_hint("`farcell result --json` prints the reply of a cell"));
+    }
     let session = context.session(&args.session, None)?;
     if args.supervisor {
         return supervisor(&session).await;
@@ -62,14 +68,14 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
 }
 
 async fn number(session: &Session, which: &Which) -> Result<CellNumber> {
-    Ok(match session.fetch(which, Duration::ZERO, &farcell::NoEvents).await? {
+    Ok(match session.look(which).await? {
         Fetched::Settled(reply) => reply.cell.number.unwrap_or(CellNumber(0)),
         Fetched::Running { number, .. } | Fetched::Waiting { number, .. } => number,
     })
 }
 
 async fn has_ended(session: &Session, number: CellNumber) -> Result<bool> {
-    match session.fetch(&Which::Number(number), Duration::ZERO, &farcell::NoEvents).await {
+    match session.look(&Which::Number(number)).await {
         Ok(fetched) => Ok(matches!(fetched, Fetched::Settled(_))),
         // Acknowledged by somebody else: it has certainly ended.
         Err(e) if e.kind() == ErrorKind::UnknownCell => Ok(true),

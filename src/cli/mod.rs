@@ -40,7 +40,7 @@ Examples:
   farcell run 'x = 41'                        run a cell on this machine
   farcell run 'x + 1'                         42: the kernel is still there
   farcell run --on 'exec:docker exec -i web' -f job.py
-  farcell run --detach -f long.py && farcell result --wait
+  farcell run --detach --timeout 1h -f long.py
   farcell repl                                the same kernel, interactively
   farcell ps                                  kernels, and what they do
 

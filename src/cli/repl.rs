@@ -1,6 +1,8 @@
 //! `farcell repl`: cells at a prompt, with history, several lines, and Ctrl-C that keeps the variables.
 
 use std::borrow::Cow;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use farcell::{Cell, Echo, Result, Status};
 use reedline::{
@@ -35,8 +37,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
     let session = context.session(&args.session, Some(&args.kernel))?;
-    let history = FileBackedHistory::with_file(HISTORY, context.state_dir.join("history"))
-        .map_err(|e| local_error("cannot open the history", e))?;
+    let history = history(context).map_err(|e| local_error("cannot open the history", e))?;
     let mut editor = Reedline::create().with_history(Box::new(history)).with_validator(Box::new(Blocks));
     let mut cell = Cell::new("");
     cell.timeout = args.timeout.0;
@@ -77,8 +78,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
         }
         cell.code = code;
         let live = Live::new(context, &session.key().session, false);
-        last = match run_interruptibly(&session, &cell, &live).await? {
-            Some(Ok(reply)) => {
+        last = match run_interruptibly(&session, &cell, &live).await {
+            Ok(reply) => {
                 live.finish(&reply);
                 // What was set at the start stays; setting it again would undo what cells changed.
                 cell.cwd = None;
@@ -88,16 +89,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
                 }
                 Exit::OK
             }
-            Some(Err(e)) => {
+            Err(e) => {
                 output::error(&e, false);
                 exit::of_error(&e)
             }
-            None => {
-                output::note("the cell goes on; the next one waits for it");
-                Exit::INTERRUPTED
-            }
         };
     }
+}
+
+/// The history, in a file that is its owner's alone: what is typed may hold what others must not read.
+fn history(context: &Context) -> std::io::Result<FileBackedHistory> {
+    let path = context.state_dir.join("history");
+    OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+    FileBackedHistory::with_file(HISTORY, path).map_err(std::io::Error::other)
 }
 
 /// Python's own prompts.

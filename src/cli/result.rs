@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use farcell::{CellNumber, Fetched, Result, Which};
+use farcell::{CellId, CellNumber, Fetched, Result, Which};
 use serde_json::json;
 
 use super::args::{self, SessionArgs};
@@ -18,9 +18,9 @@ A reply is kept until a later cell of the session is run after it was delivered.
 pub(crate) struct Args {
     #[command(flatten)]
     session: SessionArgs,
-    /// Which cell; the last one if not given
-    #[arg(value_name = "NUMBER")]
-    cell: Option<u64>,
+    /// Which cell, by its number or by its id; the last one if not given
+    #[arg(value_name = "CELL", value_parser = which)]
+    cell: Option<Which>,
     /// Wait for the cell to end
     #[arg(short, long)]
     wait: bool,
@@ -29,9 +29,18 @@ pub(crate) struct Args {
     timeout: Duration,
 }
 
+fn which(text: &str) -> std::result::Result<Which, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(Which::Number(CellNumber(number)));
+    }
+    CellId::parse(text)
+        .map(Which::Id)
+        .map_err(|_| "it is neither a number nor an id of 32 hex digits".to_owned())
+}
+
 pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
     let session = context.session(&args.session, None)?;
-    let which = args.cell.map_or(Which::Last, |n| Which::Number(CellNumber(n)));
+    let which = args.cell.clone().unwrap_or(Which::Last);
     let wait = if args.wait { args.timeout } else { Duration::ZERO };
     let live = Live::new(context, &session.key().session, context.json);
     let fetched = tokio::select! {
@@ -54,8 +63,7 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
             if context.json {
                 output::document(&json!({ "cell": {"number": number}, "running_ms": for_ms }));
             } else {
-                let running = Duration::from_secs_f64((for_ms / 1000.0).max(0.0));
-                output::note(&format!("cell {number} has been running for {:.1} s", running.as_secs_f64()));
+                output::note(&format!("cell {number} has been running for {:.1} s", for_ms / 1000.0));
             }
             Ok(Exit::DEADLINE)
         }

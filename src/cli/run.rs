@@ -4,11 +4,11 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use farcell::{Cell, Echo, Error, ErrorKind, Reply, Result, Session, Step};
+use farcell::{Cell, CellId, Echo, Error, ErrorKind, Reply, Result, Session, Step};
 use serde_json::json;
 
 use super::args::{self, KernelArgs, SessionArgs};
-use super::context::{Context, environment};
+use super::context::{Context, environment, local_error};
 use super::exit::{self, Exit};
 use super::output;
 use super::show::Live;
@@ -20,7 +20,7 @@ Examples:
   farcell run -s work --timeout 10m -f train.py
   echo 'print(6 * 7)' | farcell run -
   farcell run --json '1/0'                    one JSON document: the reply
-  farcell run --detach 'import time; time.sleep(60)'; farcell result --wait
+  farcell run --detach --timeout 1h -f long.py; farcell result --wait
 
 Ctrl-C interrupts the cell and keeps the variables; a second Ctrl-C leaves the cell running.
 What the cell printed streams as it comes. More than --max-output is kept on the target:
@@ -69,13 +69,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
         return detach(context, &session, &cell).await;
     }
     let live = Live::new(context, &session.key().session, context.json);
-    let Some(outcome) = run_interruptibly(&session, &cell, &live).await? else {
-        output::note("the cell goes on; `farcell result --wait` fetches its reply");
-        return Ok(Exit::INTERRUPTED);
-    };
-    match outcome {
+    match run_interruptibly(&session, &cell, &live).await {
         Ok(reply) => {
             show(context, &live, &reply);
+            if reply.kernel.reused && args.kernel.python.is_some() {
+                output::note(
+                    "--python was not used, as the session has its kernel; it counts after `farcell stop`",
+                );
+            }
             Ok(exit::of_reply(&reply))
         }
         Err(e) if context.json => {
@@ -86,36 +87,62 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
     }
 }
 
-/// Runs a cell; Ctrl-C interrupts it, a second one leaves it alone. `None` if it was left.
-pub(crate) async fn run_interruptibly(
-    session: &Session,
-    cell: &Cell,
-    live: &Live,
-) -> Result<Option<Result<Reply>>> {
+/// The error for a cell that Ctrl-C kept from running.
+fn withdrawn() -> Error {
+    Error::new(ErrorKind::Interrupted, "the cell was taken back before it began; it was not run")
+}
+
+/// The error for a cell that was left while it was being interrupted.
+fn left(_pressed_again: ()) -> Error {
+    Error::new(ErrorKind::Interrupted, "left while the cell was being ended")
+        .with_hint("`farcell result --wait` tells how it ended")
+}
+
+/// Runs a cell. Ctrl-C interrupts it, and no other cell of its session; a second one leaves it alone.
+pub(crate) async fn run_interruptibly(session: &Session, cell: &Cell, live: &Live) -> Result<Reply> {
     let running = session.run(cell, live);
     tokio::pin!(running);
-    let mut presses = 0;
-    loop {
-        tokio::select! {
-            outcome = &mut running => return Ok(Some(outcome)),
-            signal = tokio::signal::ctrl_c() => {
-                signal.map_err(|e| super::context::local_error("cannot listen for Ctrl-C", e))?;
-                presses += 1;
-                if presses > 1 {
-                    return Ok(None);
-                }
-                let interrupting = session.interrupt(None);
-                tokio::select! {
-                    outcome = &mut running => return Ok(Some(outcome)),
-                    done = interrupting => match done {
-                        Ok(done) if !done.done => output::note(done.detail.as_deref().unwrap_or("nothing was interrupted")),
-                        Ok(_) => {}
-                        Err(e) => output::note(&format!("the cell could not be interrupted: {e}")),
-                    },
-                }
-            }
-        }
+    tokio::select! {
+        outcome = &mut running => return outcome,
+        pressed = ctrl_c() => pressed?,
     }
+    let Some(id) = live.cell() else { return Err(withdrawn()) };
+    tokio::select! {
+        outcome = &mut running => return outcome,
+        pressed = ctrl_c() => return Err(pressed.map_or_else(|e| e, left)),
+        ended = end(session, &id) => match ended {
+            Ok(Ending::Withdrawn) => return Err(withdrawn()),
+            Ok(Ending::Interrupted) => {}
+            Ok(Ending::Neither(why)) => output::note(&why),
+            Err(e) => output::note(&format!("the cell could not be interrupted: {e}")),
+        },
+    }
+    tokio::select! {
+        outcome = &mut running => outcome,
+        pressed = ctrl_c() => Err(pressed.map_or_else(|e| e, left)),
+    }
+}
+
+async fn ctrl_c() -> Result<()> {
+    tokio::signal::ctrl_c().await.map_err(|e| local_error("cannot listen for Ctrl-C", e))
+}
+
+enum Ending {
+    Interrupted,
+    Withdrawn,
+    Neither(String),
+}
+
+/// Interrupts a cell if it runs, or takes it back if it waits.
+async fn end(session: &Session, id: &CellId) -> Result<Ending> {
+    let done = session.interrupt_cell(id).await?;
+    if done.done {
+        return Ok(Ending::Interrupted);
+    }
+    if session.withdraw(id).await? {
+        return Ok(Ending::Withdrawn);
+    }
+    Ok(Ending::Neither(done.detail.unwrap_or_else(|| "nothing was interrupted".to_owned())))
 }
 
 fn show(context: &Context, live: &Live, reply: &Reply) {
@@ -128,15 +155,26 @@ fn show(context: &Context, live: &Live, reply: &Reply) {
 
 async fn detach(context: &Context, session: &Session, cell: &Cell) -> Result<Exit> {
     let live = Live::new(context, &session.key().session, context.json);
-    let number = session.submit(cell, &live).await?;
+    if !context.registry.driver(&session.key().target)?.keeps_kernels() {
+        let target = &session.key().target;
+        return Err(Error::new(
+            ErrorKind::BadInput,
+            format!("the kernels of {target} end with this command"),
+        )
+        .at(Step::Parse)
+        .with_hint("--detach needs a target whose kernels stay, such as local:"));
+    }
+    let sent = session.submit(cell, &live).await?;
     let key = session.key();
     if context.json {
         output::document(&json!({
-            "cell": {"number": number},
-            "kernel": {"target": key.target, "session": key.session, "owner": key.owner},
+            "cell": {"id": sent.id, "number": sent.number},
+            "kernel": {
+                "id": sent.kernel, "target": key.target, "session": key.session, "owner": key.owner, "note": sent.note,
+            },
         }));
     } else {
-        output::line(&format!("cell {number} of session {:?} on {}", key.session, key.target));
+        output::line(&format!("cell {} of session {:?} on {}", sent.number, key.session, key.target));
     }
     Ok(Exit::OK)
 }

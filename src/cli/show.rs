@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use farcell::{Event, EventSink, Reply, State, Status, Stream};
+use farcell::{CellId, Event, EventSink, Reply, State, Status, Stream};
 
 use super::context::Context;
 use super::display::Displays;
@@ -22,7 +22,9 @@ struct Shown {
     displayed: usize,
     /// Something was printed and its last line is not ended yet.
     open_line: bool,
-    stdout: u64,
+    /// How many bytes of stdout and stderr were printed.
+    printed: [u64; 2],
+    cell: Option<CellId>,
 }
 
 impl Live {
@@ -31,16 +33,29 @@ impl Live {
         let stamp = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let prefix = format!("{}-{}", slug(name), stamp.as_millis());
         let displays = Displays::new(&context.state_dir.join("displays"), &prefix);
-        Live { quiet, shown: Mutex::new(Shown { displays, displayed: 0, open_line: false, stdout: 0 }) }
+        Live {
+            quiet,
+            shown: Mutex::new(Shown {
+                displays,
+                displayed: 0,
+                open_line: false,
+                printed: [0; 2],
+                cell: None,
+            }),
+        }
+    }
+
+    /// The cell, once it has been sent.
+    pub(crate) fn cell(&self) -> Option<CellId> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).cell.clone()
     }
 
     /// Prints what the reply says beyond what was printed as it happened.
     pub(crate) fn finish(&self, reply: &Reply) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if reply.output.stdout_bytes > 0 && shown.stdout == 0 {
-            shown.print(Stream::Stdout, &reply.stdout);
-            shown.print(Stream::Stderr, &reply.stderr);
-        }
+        let out = &reply.output;
+        shown.catch_up(Stream::Stdout, &reply.stdout, out.stdout_bytes);
+        shown.catch_up(Stream::Stderr, &reply.stderr, out.stderr_bytes);
         for bundle in reply.displays.iter().skip(shown.displayed) {
             shown.display(bundle);
         }
@@ -55,7 +70,7 @@ impl Live {
 
 impl EventSink for Live {
     fn event(&self, event: Event) {
-        if self.quiet {
+        if self.quiet && !matches!(event, Event::Sent { .. }) {
             return;
         }
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,6 +80,7 @@ impl EventSink for Live {
                 shown.display(&bundle);
                 shown.displayed += 1;
             }
+            Event::Sent { id } => shown.cell = Some(id),
             Event::Queued { ahead } => {
                 output::note(&format!("waiting for {ahead} other cell(s) of this session"));
             }
@@ -86,9 +102,12 @@ impl Shown {
         match stream {
             Stream::Stdout => {
                 output::raw_stdout(text);
-                self.stdout += text.len() as u64;
+                self.printed[0] += text.len() as u64;
             }
-            Stream::Stderr => output::raw_stderr(text),
+            Stream::Stderr => {
+                output::raw_stderr(text);
+                self.printed[1] += text.len() as u64;
+            }
         }
         self.open_line = !text.ends_with('\n');
     }
@@ -96,6 +115,34 @@ impl Shown {
     fn display(&mut self, bundle: &farcell::MimeBundle) {
         self.end_line();
         output::line(&self.displays.describe(bundle));
+    }
+
+    /// Prints what did not come as it was printed: all of a stream, or the end of one whose middle was not kept.
+    fn catch_up(&mut self, stream: Stream, text: &str, bytes: u64) {
+        let printed = self.printed[stream as usize];
+        // Escapes make a text longer than the bytes that it stands for, never shorter.
+        let missing = bytes.saturating_sub(printed);
+        if missing == 0 {
+            return;
+        }
+        if printed == 0 {
+            self.print(stream, text);
+            return;
+        }
+        let mut from = text.len().saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        // The reply's own mark of what it leaves out would count the wrong bytes here.
+        let tail = text[from..]
+            .rsplit_once(" bytes omitted ")
+            .map_or(&text[from..], |(_, behind)| behind.split_once('\n').map_or("", |(_, tail)| tail));
+        let left_out = missing.saturating_sub(tail.len() as u64);
+        if left_out > 0 {
+            self.print(stream, &format!("\n[{left_out} bytes were not kept]\n"));
+            output::note(&format!("{left_out} bytes of output were more than the target keeps of one cell"));
+        }
+        self.print(stream, tail);
     }
 
     /// So that what comes next begins on a line of its own; only for a person, as a pipe gets just what was printed.
@@ -110,15 +157,21 @@ impl Shown {
 fn ending(reply: &Reply) {
     if let Some(error) = &reply.error {
         match &error.traceback {
-            Some(traceback) if reply.status == Status::Error => output::raw_stderr(&with_line_end(traceback)),
+            Some(traceback) if reply.status == Status::Error => {
+                output::raw_stderr(&with_line_end(traceback));
+                if let Some(hint) = &error.hint {
+                    output::aside(&format!("hint: {hint}"));
+                }
+            }
             _ if reply.status == Status::Exit => {}
             traceback => {
                 if let Some(traceback) = traceback {
                     output::raw_stderr(&with_line_end(traceback));
                 }
-                // Python's KeyboardInterrupt says nothing.
-                let message = if error.message.is_empty() { "the cell was ended" } else { &error.message };
-                output::trouble(word(reply.status), message, error.hint.as_deref());
+                // Python's own KeyboardInterrupt says nothing more than that.
+                if !error.message.is_empty() {
+                    output::trouble(word(reply.status), &error.message, error.hint.as_deref());
+                }
             }
         }
     }

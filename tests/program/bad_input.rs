@@ -21,6 +21,10 @@ fn targets() {
     refused(&run("laptop"), 2, &["\"laptop\""], "begins with a scheme");
     refused(&run("telnet:x"), 2, &["telnet:x"], "local:");
     refused(&run("local:somewhere"), 2, &["\"somewhere\""], "write local:");
+    refused(&run("local:?dir=relative"), 2, &["dir=relative"], "dir=/path");
+    refused(&farcell.farcell(&["run", "--on", "stdio:", "--detach", "1"]), 2, &["stdio:"], "local:");
+    assert_eq!(farcell.farcell(&["logs", "--json"]).code, Some(2));
+    refused(&farcell.farcell(&["result", "xyz"]), 2, &["xyz"], "32 hex digits");
     refused(&run("local:?dri=/x"), 2, &["\"dri\""], "dir, python");
     refused(&run("stdio:x"), 2, &["\"x\""], "write stdio:");
     refused(&run("exec:"), 2, &["no command prefix"], "exec:docker exec");

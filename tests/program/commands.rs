@@ -97,6 +97,12 @@ fn logs_follow_a_running_cell() {
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!((rest.as_str(), finish(follower).code), ("two\n", Some(0)));
     assert!(farcell.ok(&["logs", "--supervisor"]).contains("20"), "a dated line");
+    // Looking at the output is not fetching the reply.
+    farcell.ok(&["run", "None"]);
+    farcell.ok(&["run", "None"]);
+    assert_eq!(farcell.ok(&["result", "2"]), "one\ntwo");
+    // A cell that prints nothing has an empty log.
+    assert_eq!(farcell.ok(&["logs", "--cell", "4"]), "");
 }
 
 #[test]

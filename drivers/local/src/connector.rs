@@ -42,7 +42,7 @@ struct LocalTransport {
 
 fn way(target: &Target) -> Result<Way> {
     if target.scheme() == LOCAL {
-        let (address, _) = target.address_and_options(OPTIONS)?;
+        let (address, options) = target.address_and_options(OPTIONS)?;
         if !address.trim_matches('/').is_empty() {
             return Err(Error::new(
                 ErrorKind::BadInput,
@@ -51,6 +51,12 @@ fn way(target: &Target) -> Result<Way> {
             .on(target)
             .at(Step::Parse)
             .with_hint("write local: or local:?dir=/path&python=/path"));
+        }
+        if let Some(dir) = options.get("dir").filter(|dir| !dir.starts_with('/')) {
+            return Err(Error::new(ErrorKind::BadInput, format!("dir={dir} is not an absolute path"))
+                .on(target)
+                .at(Step::Parse)
+                .with_hint("write dir=/path"));
         }
         return Ok(Way::Shell);
     }

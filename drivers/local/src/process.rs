@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use farcell_core::{Ended, Error, ErrorKind, Instant, KernelId, Output, Result, Step};
@@ -13,6 +14,12 @@ use tokio::process::{Child, Command};
 
 /// How much of a command's stderr is kept: the end, where the reason stands.
 const STDERR: usize = 64 * 1024;
+
+/// How long a command that has ended is still listened to.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// More than any answer of ours has; a command that prints more is not one that we know.
+const STDOUT: usize = 1 << 30;
 
 /// Starts a child in a process group of its own, with pipes on all three.
 pub(crate) fn start(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> Result<(Child, Group)> {
@@ -107,14 +114,32 @@ pub(crate) async fn run(
         drop(input);
     };
     let work = async {
-        let (_, stdout, stderr) = tokio::join!(feed, read_all(output), read_tail(errors));
-        (child.wait().await, stdout, stderr)
+        let main = async {
+            let (_, stdout) = tokio::join!(feed, read_all(output));
+            (child.wait().await, stdout)
+        };
+        let mut said = Tail::default();
+        let ended = {
+            let noise = said.read(errors);
+            tokio::pin!(main, noise);
+            tokio::select! {
+                ended = &mut main => {
+                    // What it left in the background may keep its stderr open for ever.
+                    let _ = tokio::time::timeout(LAST_WORDS, noise).await;
+                    ended
+                }
+                () = &mut noise => main.await,
+            }
+        };
+        (ended, said)
     };
-    let Ok((status, stdout, stderr)) = tokio::time::timeout_at(deadline, work).await else {
+    let Ok(((status, stdout), said)) = tokio::time::timeout_at(deadline, work).await else {
         return Err(Error::new(ErrorKind::Deadline, format!("{:?} did not end in time", argv[0])));
     };
-    let lost =
-        |e: std::io::Error| Error::new(ErrorKind::Transport, "the command's output was lost").with_source(e);
+    let stderr = said.bytes.freeze();
+    let lost = |e: std::io::Error| {
+        Error::new(ErrorKind::Transport, format!("the command's output was lost: {e}")).with_source(e)
+    };
     group.is_over();
     Ok(Output { ended: ended(status.map_err(lost)?), stdout: stdout.map_err(lost)?, stderr })
 }
@@ -131,20 +156,36 @@ fn ended(status: ExitStatus) -> Ended {
 async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Bytes> {
     let mut all = BytesMut::new();
     if let Some(mut stream) = stream {
-        while stream.read_buf(&mut all).await? > 0 {}
+        while stream.read_buf(&mut all).await? > 0 {
+            if all.len() > STDOUT {
+                return Err(std::io::Error::other("it prints without end"));
+            }
+        }
     }
     Ok(all.freeze())
 }
 
-/// The last [`STDERR`] bytes of a stream; what goes wrong while reading them is not worth an error of its own.
-pub(crate) async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> Bytes {
-    let mut tail = BytesMut::new();
-    if let Some(mut stream) = stream {
-        while matches!(stream.read_buf(&mut tail).await, Ok(n) if n > 0) {
-            if tail.len() > 2 * STDERR {
-                tail = tail.split_off(tail.len() - STDERR);
+/// The end of a stream, where the reason stands.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: BytesMut,
+}
+
+impl Tail {
+    /// Reads to the end of the stream; what goes wrong meanwhile is not worth an error of its own.
+    async fn read(&mut self, stream: Option<impl AsyncRead + Unpin>) {
+        let Some(mut stream) = stream else { return };
+        while matches!(stream.read_buf(&mut self.bytes).await, Ok(n) if n > 0) {
+            if self.bytes.len() > 2 * STDERR {
+                self.bytes = self.bytes.split_off(self.bytes.len() - STDERR);
             }
         }
     }
-    tail.freeze()
+}
+
+/// The end of a stream.
+pub(crate) async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> Bytes {
+    let mut tail = Tail::default();
+    tail.read(stream).await;
+    tail.bytes.freeze()
 }

@@ -55,7 +55,7 @@ impl Cell {
             v: message::VERSION,
             id,
             code: self.code.clone(),
-            timeout_ms: self.timeout.map(millis),
+            timeout_ms: self.timeout.map(|timeout| millis(clamped(timeout))),
             max_output: self.max_output as u64,
             echo: self.echo,
             cwd: self.cwd.clone(),
@@ -69,6 +69,14 @@ impl From<&str> for Cell {
     fn from(code: &str) -> Self {
         Cell::new(code)
     }
+}
+
+/// The longest duration that is meant: some thirty years. Longer ones would overflow the clocks of one side or the other.
+pub const LONGEST: Duration = Duration::from_secs(1_000_000_000);
+
+/// A duration that can be added to any moment.
+pub fn clamped(duration: Duration) -> Duration {
+    duration.min(LONGEST)
 }
 
 /// Whole milliseconds, rounded up, so that a short timeout never becomes none.

@@ -19,8 +19,14 @@ pub enum ErrorKind {
     Spawn,
     /// The kernel is dead. The request that met this was not run and never will be.
     KernelDead,
+    /// The kernel was removed from the target while the cell was there. The cell may have run.
+    KernelGone,
+    /// There is no such kernel on the target. What was sent to it earlier may have run.
+    NoKernel,
     /// The request was understood and turned down (no room, wrong state).
     Refused,
+    /// The caller has interrupted it. It was not run, or its end is not known; the message says which.
+    Interrupted,
     /// There is no such cell: it never arrived, or its reply was acknowledged.
     UnknownCell,
     /// The far side said something that the protocol does not know.

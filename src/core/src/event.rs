@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::id::CellNumber;
+use crate::id::{CellId, CellNumber};
 use crate::reply::MimeBundle;
 use crate::wire::record::{self, Record};
 
@@ -21,6 +21,11 @@ pub enum Stream {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
+    /// The cell is about to be sent under this id.
+    Sent {
+        /// Its id.
+        id: CellId,
+    },
     /// The cell waits for others of its kernel.
     Queued {
         /// How many are before it.

@@ -1,5 +1,6 @@
 //! The driver that works over every transport: kernels as directories on the target, spoken to through a link.
 
+mod bounds;
 mod drive;
 mod kernel;
 

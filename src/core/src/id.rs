@@ -66,6 +66,17 @@ impl fmt::Display for KernelId {
 pub struct CellId(String);
 
 impl CellId {
+    /// Reads an id.
+    ///
+    /// # Errors
+    /// What is not 32 hex digits is none. (A text of digits alone is read as a number where both can stand, and no id is likely to be one.)
+    pub fn parse(text: &str) -> Result<Self> {
+        if text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return Ok(CellId(text.to_owned()));
+        }
+        Err(Error::new(ErrorKind::BadInput, format!("{text:?} is not the id of a cell")))
+    }
+
     /// A new random id.
     pub fn random() -> Result<Self> {
         Ok(CellId(random_hex::<16>()?))

@@ -180,12 +180,14 @@ pub struct Chunk {
 }
 
 /// What to stop or interrupt, and under which condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
     /// What to do.
     pub action: Action,
     /// Only if this cell is the one that runs.
     pub number: Option<CellNumber>,
+    /// Only if the cell with this id is the one that runs.
+    pub id: Option<CellId>,
     /// Only if no cell runs or waits.
     pub if_idle: bool,
 }
@@ -193,11 +195,11 @@ pub struct Control {
 impl Control {
     /// An unconditional control.
     pub const fn new(action: Action) -> Self {
-        Control { action, number: None, if_idle: false }
+        Control { action, number: None, id: None, if_idle: false }
     }
 
     /// Ends the kernel unless it has something to do.
-    pub const STOP_IF_IDLE: Control = Control { action: Action::Stop, number: None, if_idle: true };
+    pub const STOP_IF_IDLE: Control = Control { action: Action::Stop, number: None, id: None, if_idle: true };
 }
 
 /// One persistent interpreter with its supervisor.
@@ -213,9 +215,15 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     async fn run(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply>;
 
     /// Sends a cell without waiting for it.
-    async fn submit(&self, cell: &Cell) -> Result<CellNumber>;
+    ///
+    /// # Errors
+    /// As [`Kernel::run`], or that it is not known whether it arrived.
+    async fn submit(&self, cell: &Cell) -> Result<(CellId, CellNumber)>;
 
-    /// Fetches the reply of a cell, waiting at most `wait` for it. The reply stays where it is until a later cell is run.
+    /// Takes a cell back that has not started. False if it has, or is not known.
+    async fn withdraw(&self, id: &CellId) -> Result<bool>;
+
+    /// Fetches the reply of a cell, waiting at most `wait` for it. The reply stays where it is; see [`Kernel::mark_delivered`].
     async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched>;
 
     /// Interrupts, resets or stops it.
@@ -226,6 +234,9 @@ pub trait Kernel: Send + Sync + fmt::Debug {
 
     /// Reads a piece of one of its files.
     async fn read(&self, file: ReadFile, number: Option<CellNumber>, offset: u64, max: u64) -> Result<Chunk>;
+
+    /// The caller has this reply: it may be removed when a later cell is sent.
+    fn mark_delivered(&self, number: CellNumber);
 
     /// The replies that the caller has got and the far side still keeps.
     fn delivered(&self) -> Vec<CellNumber>;

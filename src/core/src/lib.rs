@@ -38,7 +38,7 @@ pub use crate::registry::{
 pub use crate::reply::{
     CellInfo, ErrorInfo, KernelInfo, MimeBundle, OutputInfo, Reply, State, Status, ToolInfo, TroubleKind,
 };
-pub use crate::session::Session;
+pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
 pub use crate::transport::{Capabilities, Command, Ended, Output, Transport};
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};

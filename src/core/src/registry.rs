@@ -2,6 +2,7 @@
 
 mod drivers;
 mod key;
+mod memory;
 mod options;
 mod store;
 mod table;
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 
 pub use self::drivers::Drivers;
 pub use self::key::{Key, child_owner};
+use self::memory::{TELL_FOR, clear_away, ended_by_itself};
 pub use self::options::{RegistryOptions, SessionOptions};
 pub use self::store::{Loss, Store, Stored};
 use self::table::{Room, Table, idle_since};
@@ -24,7 +26,7 @@ use crate::id::KernelId;
 use crate::kernel::{Control, Driver, Identity, Kernel, KernelSpec};
 use crate::session::Session;
 use crate::target::Target;
-use crate::wire::message::{Action, Previous};
+use crate::wire::message::Action;
 
 /// All kernels of a program.
 ///
@@ -84,9 +86,13 @@ impl Registry {
     pub fn new(drivers: Drivers, options: RegistryOptions) -> Self {
         let mut table = Table::new(options.cap);
         for stored in options.store.iter().flat_map(Store::load_all) {
+            let last_used = stored.last_used();
             if stored.kernel.is_some() {
-                let last_used = stored.last_used();
                 table.load(stored.key, last_used);
+            } else if last_used < idle_since(SystemTime::now(), TELL_FOR) {
+                // A loss that nobody has come to hear of.
+                let expired = options.store.as_ref().map(|store| store.update(&stored.key, |_| None));
+                tracing::debug!(?expired, "an old record was removed");
             }
         }
         let idle = options.idle;
@@ -199,30 +205,31 @@ impl Registry {
         let slot = self.inner.table().enter(&lease.key, SystemTime::now());
         let _entered = Entered { inner: &self.inner, key: &lease.key };
         let mut seat = slot.gate.lock().await;
+        // Whoever ended it on purpose has left a better reason, and perhaps the user knows already.
+        let known = self.inner.recall(&lease.key).filter(|loss| loss.kernel.as_ref() == Some(&dead));
+        let loss = known.unwrap_or(Loss { kernel: Some(dead.clone()), why: why.to_owned(), told: false });
         if is_kernel(&seat, &dead) {
             *seat = None;
-            let loss = Loss { kernel: Some(dead.clone()), why: why.to_owned(), told: false };
-            self.inner.forget(&lease.key, Some(loss));
+            self.inner.forget(&lease.key, &dead, Some(loss.clone()));
             clear_away(lease.kernel.as_ref()).await;
         }
         let filled = self.inner.fill(&mut seat, &lease.key, spec).await?;
-        let found = Loss { kernel: Some(dead), why: why.to_owned(), told: false };
-        lease.loss = Some(filled.loss.unwrap_or(found));
+        lease.loss = filled.loss.or(Some(loss)).filter(|loss| !loss.told);
         lease.reused = filled.reused;
         lease.kernel = filled.kernel;
         Ok(())
     }
 
     /// Remembers that a kernel has ended and that its user knows.
-    pub(crate) async fn bury(&self, lease: &Lease) {
-        let dead = lease.kernel.record().id;
-        let Some(slot) = self.inner.table().slot(&lease.key) else { return };
+    pub(crate) async fn bury(&self, key: &Key, kernel: &Arc<dyn Kernel>) {
+        let dead = kernel.record().id;
+        let Some(slot) = self.inner.table().slot(key) else { return };
         let mut seat = slot.gate.lock().await;
         if is_kernel(&seat, &dead) {
             *seat = None;
-            self.inner.table().vacate(&lease.key);
-            self.inner.forget(&lease.key, Some(Loss { kernel: Some(dead), why: String::new(), told: true }));
-            clear_away(lease.kernel.as_ref()).await;
+            self.inner.table().vacate(key);
+            let loss = Loss { kernel: Some(dead), why: String::new(), told: true };
+            self.inner.lay_to_rest(key, kernel.as_ref(), Some(loss)).await;
         }
     }
 
@@ -238,23 +245,11 @@ impl Registry {
 
     /// The kernel of a key, if there is one, without starting any.
     pub(crate) async fn existing(&self, key: &Key) -> Result<Option<Arc<dyn Kernel>>> {
-        let Some(slot) = self.inner.table().slot(key) else { return Ok(None) };
+        let slot = self.inner.table().enter(key, SystemTime::now());
+        let _entered = Entered { inner: &self.inner, key };
         let mut seat = slot.gate.lock().await;
         self.inner.take_up(&mut seat, key).await?;
         Ok(seat.clone())
-    }
-}
-
-/// Frees what a dead kernel has left on its target, unless replies are among it that nobody has fetched: those stay until the sweep.
-async fn clear_away(kernel: &dyn Kernel) {
-    let delivered = kernel.delivered();
-    let done = match kernel.probe().await {
-        Ok(probe) if probe.alive || probe.replies.iter().any(|n| !delivered.contains(n)) => return,
-        Ok(_) => kernel.discard().await,
-        Err(e) => Err(e),
-    };
-    if let Err(e) = done {
-        tracing::debug!(error = %e, "what a dead kernel left stays until the next sweep");
     }
 }
 
@@ -283,6 +278,29 @@ impl Drop for Entered<'_> {
     }
 }
 
+/// Undoes a change of the table when a future is dropped half-way.
+struct Undo<'a> {
+    inner: &'a Inner,
+    key: &'a Key,
+    change: Option<fn(&mut Table<Slot>, &Key)>,
+}
+
+impl Undo<'_> {
+    /// It has come to its end: nothing is to be undone.
+    fn settle(mut self) {
+        self.change = None;
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(change) = self.change {
+            change(&mut self.inner.table(), self.key);
+            self.inner.room.notify_waiters();
+        }
+    }
+}
+
 impl Inner {
     fn table(&self) -> MutexGuard<'_, Table<Slot>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -300,13 +318,10 @@ impl Inner {
             return Ok(Filled { kernel: Arc::clone(kernel), reused: true, loss: None });
         }
         self.make_room(key).await?;
-        let started = match self.drivers.of(&key.target)?.spawn(spec).await {
-            Ok(started) => started,
-            Err(e) => {
-                self.table().vacate(key);
-                return Err(e.on(&key.target));
-            }
-        };
+        // An error and a caller who loses patience give the room back.
+        let room = Undo { inner: self, key, change: Some(Table::vacate) };
+        let started = self.drivers.of(&key.target)?.spawn(spec).await.map_err(|e| e.on(&key.target))?;
+        room.settle();
         let loss = match (self.recall(key), started.previous) {
             (Some(loss), Some(previous)) if loss.told && loss.kernel.as_ref() != Some(&previous.id) => {
                 ended_by_itself(previous)
@@ -331,130 +346,110 @@ impl Inner {
             Identity { target: key.target.clone(), owner: key.owner.clone(), session: key.session.clone() };
         let driver = self.drivers.of(&key.target)?;
         *seat = driver.adopt(&identity, &record, &stored.delivered).await?;
+        if seat.is_some() {
+            self.table().occupy(key);
+        }
         Ok(())
     }
 
     /// Takes room for the key, stopping the kernels that were used longest ago, and waiting while all are busy.
     async fn make_room(&self, key: &Key) -> Result<()> {
         let until = Instant::now() + self.options.wait_for_room;
+        let why = format!("it made room for the session {:?}", key.session);
+        let mut spared = Vec::new();
         loop {
             let someone_left = self.room.notified();
             let room = self.table().room_for(key);
             match room {
                 Room::Taken => return Ok(()),
+                // All have been asked: what other processes use, or what cannot be reached, is asked again after a pause.
+                Room::Evict(victim) if spared.contains(&victim) => {
+                    self.table().spare(&victim, SystemTime::now());
+                    if Instant::now() + ASK_AGAIN >= until {
+                        return Err(self.no_room(key));
+                    }
+                    spared.clear();
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
                 Room::Evict(victim) => {
-                    let why = format!("it made room for the session {:?}", key.session);
-                    self.tear_down(&victim, Control::STOP_IF_IDLE, Some(&why)).await?;
+                    match self.tear_down(&victim, Control::STOP_IF_IDLE, Some(&why)).await {
+                        Ok(true) => {}
+                        Ok(false) => spared.push(victim),
+                        Err(e) => {
+                            // It takes no room from anybody while its target cannot be reached; its own idle clock ends it.
+                            tracing::info!(error = %e, "a kernel could not be stopped to make room");
+                            self.table().vacate(&victim);
+                        }
+                    }
                 }
                 Room::Full => {
                     if tokio::time::timeout_at(until, someone_left).await.is_err() {
-                        let cap = self.options.cap;
-                        return Err(Error::new(ErrorKind::Refused, format!("all {cap} kernels are busy"))
-                            .on(&key.target)
-                            .at(Step::Spawn)
-                            .with_hint(
-                                "wait for a cell to end, stop a session, or raise the cap (max_kernels)",
-                            ));
+                        return Err(self.no_room(key));
                     }
                 }
             }
         }
     }
 
+    fn no_room(&self, key: &Key) -> Error {
+        Error::new(ErrorKind::Refused, format!("all {} kernels are busy", self.options.cap))
+            .on(&key.target)
+            .at(Step::Spawn)
+            .with_hint("wait for a cell to end, stop a session, or raise the cap (max_kernels)")
+    }
+
     /// Stops a kernel. With `why`, its session is told in its next reply. False if there was none or it was spared.
     async fn tear_down(&self, key: &Key, control: Control, why: Option<&str>) -> Result<bool> {
-        let Some(slot) = self.table().slot(key) else { return Ok(false) };
+        let Some(slot) = self.slot(key) else { return Ok(false) };
+        let spare = Undo { inner: self, key, change: Some(|table, key| table.spare(key, SystemTime::now())) };
         // The gate, not the table: a slow target holds up nobody but its own session.
         let mut seat = slot.gate.lock().await;
+        if control.if_idle && !self.may_go(key) {
+            return Ok(false);
+        }
         let adopted = self.take_up(&mut seat, key).await;
         let Some(kernel) = seat.clone() else {
+            spare.settle();
             self.table().vacate(key);
             return adopted.map(|()| false);
         };
         match kernel.control(control).await {
             Ok(controlled) if controlled.done => {}
-            Ok(_) => {
-                self.table().spare(key, SystemTime::now());
-                return Ok(false);
-            }
-            Err(e) if e.kind() == ErrorKind::KernelDead => {}
-            Err(e) => {
-                self.table().spare(key, SystemTime::now());
-                return Err(e.on(&key.target));
-            }
+            Ok(_) => return Ok(false),
+            Err(e) if matches!(e.kind(), ErrorKind::KernelDead | ErrorKind::NoKernel) => {}
+            Err(e) => return Err(e.on(&key.target)),
         }
-        if let Err(e) = kernel.discard().await {
-            tracing::debug!(error = %e, "a stopped kernel's directory stays until the next sweep");
-        }
+        spare.settle();
         let id = kernel.record().id;
         tracing::debug!(kernel = %id, why, "kernel stopped");
         *seat = None;
-        self.forget(key, why.map(|why| Loss { kernel: Some(id), why: why.to_owned(), told: false }));
         self.table().vacate(key);
+        let loss = why.map(|why| Loss { kernel: Some(id), why: why.to_owned(), told: false });
+        self.lay_to_rest(key, kernel.as_ref(), loss).await;
         self.room.notify_waiters();
         Ok(true)
     }
 
-    /// Remembers a kernel, also for other processes if it outlives this one.
-    fn remember(&self, key: &Key, kernel: &Arc<dyn Kernel>) {
-        self.losses().remove(key);
-        let Some(store) = &self.options.store else { return };
-        if !self.drivers.of(&key.target).is_ok_and(|d| d.keeps_kernels()) {
-            return;
+    /// The slot of a key that has a kernel, perhaps by another process that came later.
+    fn slot(&self, key: &Key) -> Option<Arc<Slot>> {
+        let mut table = self.table();
+        if let Some(slot) = table.slot(key) {
+            return Some(slot);
         }
-        let mut stored = Stored::new(key.clone(), Some(kernel.record()));
-        stored.delivered = kernel.delivered();
-        if let Err(e) = store.save(&stored) {
-            tracing::warn!(error = %e, "the kernel cannot be found by the next process");
-        }
+        let stored = self.options.store.as_ref()?.load(key).filter(|stored| stored.kernel.is_some())?;
+        table.load(key.clone(), stored.last_used());
+        table.slot(key)
     }
 
-    /// Remembers that the key has no kernel any more, and what is to be told of that.
-    fn forget(&self, key: &Key, loss: Option<Loss>) {
-        let mut losses = self.losses();
-        match &loss {
-            Some(loss) if losses.len() < MOST_LOSSES => losses.insert(key.clone(), loss.clone()),
-            _ => losses.remove(key),
-        };
-        drop(losses);
-        let Some(store) = &self.options.store else { return };
-        let done = if loss.is_some() {
-            let mut stored = Stored::new(key.clone(), None);
-            stored.loss = loss;
-            store.save(&stored)
-        } else {
-            store.remove(key)
-        };
-        if let Err(e) = done {
-            tracing::warn!(error = %e, "the record of an ended kernel stays");
-        }
-    }
-
-    /// The loss that is remembered of a key.
-    fn recall(&self, key: &Key) -> Option<Loss> {
-        let here = self.losses().get(key).cloned();
-        here.or_else(|| self.options.store.as_ref()?.load(key)?.loss)
-    }
-
-    fn losses(&self) -> MutexGuard<'_, HashMap<Key, Loss>> {
-        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A kernel that was chosen for its age may have been used since, by us or by another process.
+    fn may_go(&self, key: &Key) -> bool {
+        let used_elsewhere = self.options.store.as_ref().and_then(|s| s.load(key)).map(|s| s.last_used());
+        self.table().is_leaving(key, used_elsewhere)
     }
 }
 
-/// How many losses are remembered; beyond that, the oldest sessions of a very long-lived program may not hear of theirs.
-const MOST_LOSSES: usize = 10_000;
-
-/// The loss of a kernel that ended without anybody of ours having a hand in it. One that was stopped on request is no loss.
-fn ended_by_itself(previous: Previous) -> Option<Loss> {
-    let why = match previous.why.as_str() {
-        "stopped" => return None,
-        "idle" => "it was idle for too long".to_owned(),
-        "terminated" => "it was terminated by a signal".to_owned(),
-        "died" => "it died".to_owned(),
-        other => format!("it ended: {other}"),
-    };
-    Some(Loss { kernel: Some(previous.id), why, told: false })
-}
+/// How long a kernel that was in use elsewhere is left in peace.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Stops kernels that nobody has used for `idle`, until the registry is gone.
 async fn reap(inner: Weak<Inner>, idle: Duration) {

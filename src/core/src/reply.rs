@@ -215,7 +215,10 @@ impl From<&Error> for ErrorInfo {
             ErrorKind::Transport => (TroubleKind::Transport, "TransportError"),
             ErrorKind::Deadline => (TroubleKind::Deadline, "DeadlineError"),
             ErrorKind::Spawn => (TroubleKind::Spawn, "SpawnError"),
-            ErrorKind::KernelDead => (TroubleKind::Signal, "KernelDead"),
+            ErrorKind::KernelDead | ErrorKind::KernelGone | ErrorKind::NoKernel => {
+                (TroubleKind::Signal, "KernelDead")
+            }
+            ErrorKind::Interrupted => (TroubleKind::Signal, "Interrupted"),
             ErrorKind::BadInput => (TroubleKind::Protocol, "BadInput"),
             ErrorKind::Refused => (TroubleKind::Protocol, "Refused"),
             ErrorKind::UnknownCell => (TroubleKind::Protocol, "UnknownCell"),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::cell::Cell;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, EventSink};
-use crate::id::CellNumber;
+use crate::event::{Event, EventSink, NoEvents};
+use crate::id::{CellId, CellNumber, KernelId};
 use crate::kernel::{Chunk, Control, Fetched, Kernel, KernelSpec, Which};
 use crate::registry::{Key, Lease, Loss, Registry, SessionOptions};
 use crate::reply::{KernelInfo, Reply, State, Status};
@@ -18,6 +18,19 @@ const GRACE: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// How often a cell is sent to a new kernel because it met a dead one. Twice in a row is a target in trouble.
 const RESPAWNS: u32 = 2;
+
+/// A cell that was sent without waiting for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its id, by which its reply can be fetched.
+    pub id: CellId,
+    /// Its number.
+    pub number: CellNumber,
+    /// Its kernel.
+    pub kernel: KernelId,
+    /// What the user should know: that the variables of earlier cells are gone.
+    pub note: Option<String>,
+}
 
 /// A name under an owner on a target. Its first cell starts a kernel; later ones find it.
 #[derive(Debug, Clone)]
@@ -62,49 +75,79 @@ impl Session {
         let mut reply = loop {
             match lease.kernel.run(cell, events).await {
                 Ok(reply) => break reply,
-                Err(e) => self.respawn(&mut lease, events, e, &mut respawns).await?,
+                Err(e) => self.respawn(&mut lease, e, &mut respawns).await?,
             }
         };
         reply.kernel.reused = lease.reused;
         if let Some(loss) = lease.loss.take() {
             tell_loss(&mut reply, &loss);
         }
-        if reply.status == Status::Died && reply.kernel.state == State::Lost {
-            self.registry.bury(&lease).await;
-        } else {
-            self.registry.remember(&self.key, &lease.kernel);
-        }
+        self.has_got(&lease.kernel, &reply).await;
         Ok(reply)
     }
 
     /// Sends a cell and returns without waiting for it.
-    pub async fn submit(&self, cell: &Cell, events: &dyn EventSink) -> Result<CellNumber> {
+    ///
+    /// # Errors
+    /// Where the cell was not sent, or where it is not known whether it arrived.
+    pub async fn submit(&self, cell: &Cell, events: &dyn EventSink) -> Result<Submitted> {
         let mut lease = self.registry.lease(&self.key, &self.spec).await?;
         let mut respawns = 0;
-        let number = loop {
+        let (id, number) = loop {
             match lease.kernel.submit(cell).await {
-                Ok(number) => break number,
-                Err(e) => self.respawn(&mut lease, events, e, &mut respawns).await?,
+                Ok(sent) => break sent,
+                Err(e) => self.respawn(&mut lease, e, &mut respawns).await?,
             }
         };
-        if let Some(loss) = lease.loss.take() {
-            events.event(Event::Note(format!("the variables of this session are gone: {}", loss.why)));
+        let note = lease.loss.take().map(|loss| loss_told(&loss));
+        if let Some(note) = &note {
+            events.event(Event::Note(note.clone()));
         }
         self.registry.remember(&self.key, &lease.kernel);
-        Ok(number)
+        Ok(Submitted { id, number, kernel: lease.kernel.record().id, note })
     }
 
-    /// Fetches the reply of a cell that was sent earlier, waiting at most `wait` for it.
+    /// Fetches the reply of a cell that was sent earlier, waiting at most `wait` for it. A reply that was fetched may be removed when
+    /// a later cell is run; [`Session::look`] leaves it alone.
     pub async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched> {
         let kernel = self.need().await?;
         let fetched = kernel.fetch(which, wait, events).await?;
-        self.registry.remember(&self.key, &kernel);
+        if let Fetched::Settled(reply) = &fetched {
+            self.has_got(&kernel, reply).await;
+        }
         Ok(fetched)
+    }
+
+    /// Looks where a cell stands, without counting its reply as delivered.
+    pub async fn look(&self, which: &Which) -> Result<Fetched> {
+        self.need().await?.fetch(which, Duration::ZERO, &NoEvents).await
+    }
+
+    /// Takes back a cell that has not started. False if it has, or is not known.
+    pub async fn withdraw(&self, id: &CellId) -> Result<bool> {
+        self.need().await?.withdraw(id).await
+    }
+
+    /// The caller has this reply: it is acknowledged with a later cell, and a death that it tells is not told again.
+    async fn has_got(&self, kernel: &Arc<dyn Kernel>, reply: &Reply) {
+        if let Some(number) = reply.cell.number {
+            kernel.mark_delivered(number);
+        }
+        if reply.status == Status::Died && reply.kernel.state == State::Lost {
+            self.registry.bury(&self.key, kernel).await;
+        } else {
+            self.registry.remember(&self.key, kernel);
+        }
     }
 
     /// Interrupts the running cell, or the one with this number. The cell's own reply tells the rest.
     pub async fn interrupt(&self, number: Option<CellNumber>) -> Result<Controlled> {
         self.need().await?.control(Control { number, ..Control::new(Action::Interrupt) }).await
+    }
+
+    /// Interrupts the cell with this id, and no other that may run in its place.
+    pub async fn interrupt_cell(&self, id: &CellId) -> Result<Controlled> {
+        self.need().await?.control(Control { id: Some(id.clone()), ..Control::new(Action::Interrupt) }).await
     }
 
     /// Replaces the interpreter: the kernel stays, its variables go.
@@ -140,7 +183,7 @@ impl Session {
     pub fn refusal(&self, error: &Error) -> Reply {
         let state = match error.kind() {
             ErrorKind::Transport | ErrorKind::Deadline => State::Unknown,
-            ErrorKind::KernelDead => State::Lost,
+            ErrorKind::KernelDead | ErrorKind::KernelGone | ErrorKind::NoKernel => State::Lost,
             ErrorKind::Refused => State::Kept,
             _ => State::None,
         };
@@ -159,18 +202,12 @@ impl Session {
 
     /// Takes a new kernel where the old one was found dead; the cell can be sent to it, as the dead one has certainly not run it.
     /// Any other error is given back.
-    async fn respawn(
-        &self,
-        lease: &mut Lease,
-        events: &dyn EventSink,
-        e: Error,
-        respawns: &mut u32,
-    ) -> Result<()> {
+    async fn respawn(&self, lease: &mut Lease, e: Error, respawns: &mut u32) -> Result<()> {
         if e.kind() != ErrorKind::KernelDead || *respawns == RESPAWNS {
             return Err(e);
         }
         *respawns += 1;
-        events.event(Event::Note(format!("{}; starting a new kernel", e.message())));
+        tracing::debug!(error = %e, "starting a new kernel");
         self.registry.replace(lease, &self.spec, e.message()).await
     }
 
@@ -184,13 +221,19 @@ impl Session {
 }
 
 fn tell_loss(reply: &mut Reply, loss: &Loss) {
-    let kernel = loss.kernel.as_ref().map_or_else(String::new, |id| format!(" {id}"));
-    let told = format!("the variables of earlier cells are gone with the kernel{kernel}: {}", loss.why);
     if reply.kernel.state == State::Fresh {
         reply.kernel.state = State::Lost;
     }
+    let told = loss_told(loss);
     reply.kernel.note = Some(match reply.kernel.note.take() {
         Some(note) => format!("{told}; {note}"),
         None => told,
     });
+}
+
+fn loss_told(loss: &Loss) -> String {
+    let kernel = loss.kernel.as_ref().map_or_else(String::new, |id| format!(" {id}"));
+    let why =
+        loss.why.strip_prefix("the kernel ").map_or_else(|| loss.why.clone(), |why| format!("it {why}"));
+    format!("the variables of earlier cells are gone with the kernel{kernel}: {why}")
 }

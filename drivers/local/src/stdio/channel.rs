@@ -107,7 +107,7 @@ impl Channel {
         };
         let routes = Arc::new(Mutex::new(Routes::default()));
         let (alive, dropped) = oneshot::channel();
-        let reading = Reading { child, group, kernel: record.id.clone(), stdout, buffer };
+        let reading = Reading { group, child, kernel: record.id.clone(), stdout, buffer };
         tokio::spawn(reading.run(Arc::clone(&routes), dropped));
         let stdin = AsyncMutex::new(Some(stdin));
         Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record))
@@ -225,6 +225,10 @@ async fn first_answer(
                 return Err(far.into());
             }
             Answer::NoPython(tried) => return Err(no_python(&tried)),
+            Answer::Nonsense(why) => {
+                let message = format!("the kernel's greeting makes no sense: {why}");
+                return Err(Error::new(ErrorKind::Protocol, message));
+            }
             Answer::Whole { .. } | Answer::Broken | Answer::Absent => {}
         }
         if !matches!(read, Ok(n) if n > 0) {
@@ -235,8 +239,9 @@ async fn first_answer(
 
 /// The task at the reading end.
 struct Reading {
-    child: Child,
+    // Dropped in this order: the group must not outlive the child that its number stands for.
     group: Group,
+    child: Child,
     kernel: KernelId,
     stdout: ChildStdout,
     buffer: BytesMut,

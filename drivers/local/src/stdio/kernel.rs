@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use farcell_core::cell::clamped;
 use farcell_core::kernel::{Chunk, Identity};
 use farcell_core::link::read_answer;
 use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
@@ -104,10 +105,10 @@ impl StdioKernel {
         follow: &mut Follow,
         events: &dyn EventSink,
     ) -> Result<Reply> {
-        let mut until = Instant::now() + cell.queue_timeout;
+        let mut until = Instant::now() + clamped(cell.queue_timeout);
         loop {
             if let (Some(started), Some(timeout)) = (follow.started, cell.timeout) {
-                until = started + timeout + self.grace * 2 + Duration::from_secs(10);
+                until = started + clamped(timeout) + self.grace * 2 + Duration::from_secs(5);
             } else if follow.started.is_some() {
                 until = Instant::now() + Duration::from_secs(3600);
             }
@@ -122,17 +123,11 @@ impl StdioKernel {
                     }
                     until = Instant::now() + QUESTION;
                 }
-                Waited::Moment if cell.timeout.is_some() => {
-                    return Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer"));
-                }
+                // It has begun, so that this is a reply and no error.
+                Waited::Moment if cell.timeout.is_some() => return Ok(follow.lost(id, &self.names())),
                 Waited::Moment | Waited::Changed => {}
             }
         }
-    }
-
-    async fn withdraw(&self, id: &CellId) -> Result<bool> {
-        let answer = self.channel.control(json!({"do": "withdraw", "id": id}), QUESTION).await?;
-        Ok(answer.get("withdrawn").or_else(|| answer.get("done")).and_then(Value::as_bool).unwrap_or(false))
     }
 
     fn names(&self) -> Names {
@@ -164,10 +159,11 @@ impl Kernel for StdioKernel {
 
     async fn run(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply> {
         let (id, mut follow) = self.send(cell).await.map_err(|e| e.on(&self.identity.target))?;
+        events.event(Event::Sent { id: id.clone() });
         self.follow(cell, &id, &mut follow, events).await.map_err(|e| e.on(&self.identity.target))
     }
 
-    async fn submit(&self, cell: &Cell) -> Result<CellNumber> {
+    async fn submit(&self, cell: &Cell) -> Result<(CellId, CellNumber)> {
         let (id, mut follow) = self.send(cell).await?;
         let until = Instant::now() + QUESTION;
         let (number, first) = loop {
@@ -196,8 +192,13 @@ impl Kernel for StdioKernel {
         if submitted.len() == KEPT {
             submitted.pop_front();
         }
-        submitted.push_back(Submitted { id, number, standing });
-        Ok(number)
+        submitted.push_back(Submitted { id: id.clone(), number, standing });
+        Ok((id, number))
+    }
+
+    async fn withdraw(&self, id: &CellId) -> Result<bool> {
+        let answer = self.channel.control(json!({"do": "withdraw", "id": id}), QUESTION).await?;
+        Ok(answer.get("withdrawn").or_else(|| answer.get("done")).and_then(Value::as_bool).unwrap_or(false))
     }
 
     async fn fetch(&self, which: &Which, wait: Duration, _: &dyn EventSink) -> Result<Fetched> {
@@ -216,7 +217,9 @@ impl Kernel for StdioKernel {
     }
 
     async fn control(&self, control: Control) -> Result<Controlled> {
-        let fields = json!({"do": control.action, "number": control.number, "if_idle": control.if_idle});
+        let fields = json!({
+            "do": control.action, "number": control.number, "id": control.id, "if_idle": control.if_idle,
+        });
         let stop = control.action == Action::Stop;
         match self.channel.control(fields, self.grace * 2 + QUESTION).await {
             Ok(answer) => read_answer(&self.identity.target, answer),
@@ -247,6 +250,8 @@ impl Kernel for StdioKernel {
         let next = offset + bytes.len() as u64;
         Ok(Chunk { bytes, next, size: next })
     }
+
+    fn mark_delivered(&self, _: CellNumber) {}
 
     fn delivered(&self) -> Vec<CellNumber> {
         Vec::new()
@@ -297,6 +302,22 @@ impl Follow {
 
     fn cell(&self, id: &CellId) -> CellInfo {
         CellInfo { id: Some(id.clone()), number: self.number }
+    }
+
+    /// The supervisor lives and has not ended the cell long after its deadline.
+    fn lost(&mut self, id: &CellId, names: &Names) -> Reply {
+        let error = ErrorInfo {
+            kind: TroubleKind::Deadline,
+            name: "Lost".to_owned(),
+            message: "the kernel lives and does not answer".to_owned(),
+            traceback: None,
+            hint: Some(
+                "it may be stopped (SIGSTOP) or starved of CPU; stopping the session ends it".to_owned(),
+            ),
+        };
+        let mut reply = Reply::without_run(Status::Lost, error, self.cell(id), names.info(State::Unknown));
+        (reply.stdout, reply.stderr, reply.output) = self.seen.take();
+        reply
     }
 
     /// The supervisor has gone in the middle of the cell: the reply is made of what was heard.

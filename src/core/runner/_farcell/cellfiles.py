@@ -169,6 +169,13 @@ def bury(directory, number, seen_alive=False):
         return reply
 
 
+def obituary(directory):
+    """How a kernel ended, as a sentence."""
+    why = how_it_ended(directory)
+    return {"died": "the kernel died", "idle": "the kernel was idle for too long, and ended", "stopped": "the kernel was stopped",
+            "terminated": "the kernel was terminated by a signal"}.get(why, "the kernel ended: " + why)
+
+
 def how_it_ended(directory):
     """What is known of a dead kernel's end, in a few words."""
     ended = files.read_json(os.path.join(directory, "ended.json"))

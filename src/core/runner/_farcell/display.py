@@ -19,6 +19,8 @@ _METHODS = (
     ('_repr_json_', 'application/json'),
 )
 _CANARY = '_ipython_canary_method_should_not_exist_'     # the name that libraries know from IPython
+_DEPTH = 64                # levels of nesting in a JSON form
+_LARGEST = 1 << 63         # the bound of its whole numbers
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range))
 _to_base64 = binascii.b2a_base64
 
@@ -136,9 +138,21 @@ def _content(mime, content):
     if content is None or not (mime == 'application/json' or mime.endswith('+json')):
         return None
     try:
-        return wire.decode(wire.encode(content))     # a copy: the cell may go on changing its own
+        content = wire.decode(wire.encode(content))  # a copy: the cell may go on changing its own
     except Exception:            # NaN, an object, a circle
         return None
+    return content if _travels(content, _DEPTH) else None
+
+
+def _travels(content, depth):
+    """Whether every reader of JSON takes it: not nested too deep, and no number beyond 64 bits."""
+    if isinstance(content, int):
+        return -_LARGEST <= content < _LARGEST
+    if isinstance(content, dict):
+        content = content.values()
+    elif not isinstance(content, list):
+        return True
+    return depth > 0 and all([_travels(part, depth - 1) for part in content])
 
 
 def _bounded(bundle):

@@ -5,6 +5,7 @@ import builtins
 import os
 import sys
 import tokenize
+import types
 
 from . import display, tracebacks
 from .guarded import BUILTINS as __builtins__
@@ -12,7 +13,7 @@ from .guarded import BUILTINS as __builtins__
 _AWAIT = getattr(_ast, 'PyCF_ALLOW_TOP_LEVEL_AWAIT', 0)          # 3.8
 _ONLY_AST = _ast.PyCF_ONLY_AST
 _COROUTINE = 0x80
-_ABSENT = object()
+_FUNCTIONS = (type(lambda: None), types.MethodType)      # what gettext.install() makes of `_`
 _compile = compile
 _eval = eval
 _getpid = os.getpid
@@ -33,7 +34,7 @@ class Executor(object):
         self._awaiting = awaiting
         self._flags = _AWAIT
         self._future = 0
-        self._last = _ABSENT
+        self._last = None
         self._context = None
         self._trace = None
         sys.displayhook = self.displayhook
@@ -167,12 +168,18 @@ class Executor(object):
 
     def _evaluate_plain(self, steps):
         value = None
+        self._restore_builtins()
         for code in steps:
             value = _eval(code, self._namespace)
         return value
 
+    def _restore_builtins(self):
+        # Where a cell has removed them, eval() would fill in those of its caller: our private ones.
+        self._namespace.setdefault('__builtins__', builtins)
+
     async def _drive(self, steps):
         value = None
+        self._restore_builtins()
         for code in steps:
             value = _eval(code, self._namespace)
             if code.co_flags & _COROUTINE:
@@ -191,8 +198,9 @@ class Executor(object):
         self._remember(value)
 
     def _remember(self, value):
-        # Not where somebody else has put something: gettext.install() makes `_` a function.
-        if getattr(builtins, '_', _ABSENT) is self._last:
+        # Not where gettext.install() has put its function. Anything else there is a value, as at the prompt.
+        there = getattr(builtins, '_', None)
+        if there is self._last or not (isinstance(there, _FUNCTIONS) and there.__name__ == 'gettext'):
             builtins._ = self._last = value
 
 

@@ -111,7 +111,7 @@ def op_run(call):
         # Nothing is shipped to a dead kernel; but a cell that was shipped earlier has a fate to be told.
         number = cellfiles.find(directory, cell_id) if again else None
         if number is None:
-            raise Fault("kernel-dead", "the kernel is dead: " + cellfiles.how_it_ended(directory), "start a new one")
+            raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
         return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
     number, shipped = cellfiles.ship(directory, request, again)
     if shipped:
@@ -148,7 +148,7 @@ def op_control(call):
     if do not in CONTROLS:
         raise Fault("bad-request", "do must be one of %s" % ", ".join(CONTROLS))
     hold = call.field("hold_ms", int, default=10000)
-    request = {"v": 1, "do": do, "number": call.number(), "if_idle": call.field("if_idle", bool, default=False)}
+    request = {"v": 1, "do": do, "number": call.number(), "id": call.field("id", str), "if_idle": call.field("if_idle", bool, default=False)}
     done, detail = watch.control(directory, request, hold / 1000.0, call.end)
     return {"done": done, "detail": detail}
 

@@ -32,6 +32,8 @@ def checked_result(data):
         failure = error(**failure)
         if failure["kind"] not in ("exception", "exit", "signal", "spawn"):
             failure["kind"] = "exception"
+    if code is not None and not -(1 << 63) <= code < 1 << 63:
+        code = 255  # what a shell sees of sys.exit(10 ** 30)
     return {"number": value["number"], "status": value["status"], "result": result, "error": failure, "exit_code": code}
 
 

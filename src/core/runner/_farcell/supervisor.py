@@ -142,10 +142,10 @@ class Supervisor(object):
 
     def _interrupt(self, request):
         cell = self._conductor.running
-        number = request.get("number")
+        number, cell_id = request.get("number"), request.get("id")
         if cell is None:
             return _answer(False, "no cell runs")
-        if number is not None and number != cell.number:
+        if (number is not None and number != cell.number) or (cell_id is not None and cell_id != cell.id):
             return _answer(False, "another cell runs: %d" % cell.number)
         done = self._conductor.interrupt()
         return _answer(bool(done), done or "the cell had just ended")

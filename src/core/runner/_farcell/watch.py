@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import struct
 import time
 
@@ -202,7 +203,7 @@ def settle(directory, number, options, end, send, expected_id=None, ours=False):
         # It may have settled in its last moment.
         cell = cellfiles.look(directory, number)
         if cell.fate == "waiting" and ours and cellfiles.withdraw(directory, number):
-            raise Fault("kernel-dead", "the kernel ended before it took the cell: " + cellfiles.how_it_ended(directory), "start a new one")
+            raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
         if cell.fate in ("waiting", "running"):
             if watch.stream:
                 watch.take_rest()
@@ -221,7 +222,8 @@ def settle(directory, number, options, end, send, expected_id=None, ours=False):
             # The number was given anew after the cell was acknowledged, or the host mixes up kernels.
             fate, reply, raw, known_id = "unknown", None, None, expected_id
     if fate == "unknown" and not os.path.isdir(directory):
-        raise Fault("no-kernel", "the kernel's directory is gone: " + directory)
+        # Not `no-kernel`, which says that nothing was shipped: this cell was here, and may have run.
+        raise Fault("kernel-gone", "the kernel was removed while the cell was there: " + directory)
     if watch.records and fate != "unknown":
         send("out", watch.records)
     answer = {
@@ -243,7 +245,7 @@ def control(directory, request, hold, end):
     if not files.is_locked(directory):
         if do == "stop":
             return True, "it had ended already"
-        raise Fault("kernel-dead", "the kernel is dead: " + cellfiles.how_it_ended(directory), "start a new one")
+        raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
     stem = os.path.join(directory, "cells", "ctl_" + os.urandom(8).hex())
     until = min(time.monotonic() + hold, end - ANSWER_SECONDS)
     bell = Bell(directory, False)
@@ -259,16 +261,35 @@ def control(directory, request, hold, end):
             if not alive:
                 if do == "stop":
                     return True, None
-                raise Fault("kernel-dead", "the kernel died: " + cellfiles.how_it_ended(directory), "start a new one")
+                raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
             left = until - time.monotonic()
+            if left <= 0 and do == "stop" and not (request["if_idle"] and answer is None):
+                return _force(directory)
             if left <= 0:
-                return False, "not done yet" if answer is None else "it is ending, and not gone yet"
+                return False, "the kernel lives and does not answer"
             # The last moments of a kernel that is stopping ring no bell; they are short.
             bell.wait(min(left, PULSE if answer is None else 0.01))
     finally:
         bell.close()
         for suffix in (".json", ".done"):
             files.remove(stem + suffix)
+
+
+def _force(directory):
+    """End a kernel whose supervisor does not: stopped by SIGSTOP, starved, or hung."""
+    from . import osdep
+    record = files.read_json(os.path.join(directory, "kernel.json")) or {}
+    pid, start_time = record.get("pid"), record.get("start_time")
+    if not isinstance(pid, int) or pid <= 1 or not start_time or record.get("boot_id") != osdep.boot_id():
+        return False, "the kernel does not answer, and its process is not known"
+    osdep.kill_exact(pid, start_time, signal.SIGKILL)
+    osdep.kill_marked(os.path.basename(directory))
+    until = time.monotonic() + 1.0
+    while files.is_locked(directory) and time.monotonic() < until:
+        time.sleep(POLL_FIRST)  # the kernel's own time to tear a process down; nothing rings when it has
+    if files.is_locked(directory):
+        return False, "its process could not be ended"
+    return True, "it did not answer, and was killed"
 
 
 def _leave(path, request, directory):

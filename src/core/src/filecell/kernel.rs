@@ -80,17 +80,6 @@ impl FileCellKernel {
         }
     }
 
-    /// Takes a cell back that has not started. False if it has.
-    pub(super) async fn withdraw(&self, id: &CellId) -> Result<bool> {
-        #[derive(Deserialize)]
-        struct Withdrawn {
-            withdrawn: bool,
-        }
-        let operation = Operation::Withdraw { dir: self.dir(), id: id.clone() };
-        let answer: Withdrawn = self.ask(operation, QUESTION).await?;
-        Ok(answer.withdrawn)
-    }
-
     fn named(&self, error: Error, step: Step) -> Error {
         error.on(&self.identity.target).at(step)
     }
@@ -106,8 +95,18 @@ impl Kernel for FileCellKernel {
         Drive::new(self, events).run(cell).await.map_err(|e| self.named(e, Step::Submit))
     }
 
-    async fn submit(&self, cell: &Cell) -> Result<CellNumber> {
+    async fn submit(&self, cell: &Cell) -> Result<(CellId, CellNumber)> {
         Drive::new(self, &crate::event::NoEvents).submit(cell).await.map_err(|e| self.named(e, Step::Submit))
+    }
+
+    async fn withdraw(&self, id: &CellId) -> Result<bool> {
+        #[derive(Deserialize)]
+        struct Withdrawn {
+            withdrawn: bool,
+        }
+        let operation = Operation::Withdraw { dir: self.dir(), id: id.clone() };
+        let answer: Withdrawn = self.ask(operation, QUESTION).await?;
+        Ok(answer.withdrawn)
     }
 
     async fn fetch(&self, which: &Which, wait: Duration, events: &dyn EventSink) -> Result<Fetched> {
@@ -121,12 +120,16 @@ impl Kernel for FileCellKernel {
             dir: self.dir(),
             action: control.action,
             number: control.number,
+            id: control.id,
             if_idle: control.if_idle,
             hold_ms: millis(hold),
         };
         match self.ask::<Controlled>(operation, hold + QUESTION).await {
             // What is dead is stopped.
-            Err(e) if e.kind() == ErrorKind::KernelDead && control.action == Action::Stop => {
+            Err(e)
+                if matches!(e.kind(), ErrorKind::KernelDead | ErrorKind::NoKernel)
+                    && control.action == Action::Stop =>
+            {
                 Ok(Controlled { done: true, detail: Some("it had ended before".to_owned()) })
             }
             other => other,
@@ -149,6 +152,10 @@ impl Kernel for FileCellKernel {
         let answer = self.link.call(call, &mut |chunk| bytes.extend_from_slice(&chunk)).await?;
         let read: Read = link::read_answer(&self.identity.target, answer)?;
         Ok(Chunk { bytes: bytes.freeze(), next: read.offset, size: read.size })
+    }
+
+    fn mark_delivered(&self, number: CellNumber) {
+        self.add_delivered([number]);
     }
 
     fn delivered(&self) -> Vec<CellNumber> {

@@ -1,5 +1,6 @@
 //! The link that needs nothing but `Transport::exec`: one command for each step.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -43,6 +44,9 @@ impl ExecLink {
             Answer::Whole { chunks, value, .. } => return self.judge(chunks, value),
             Answer::NoPython(tried) => no_python(&tried),
             Answer::Broken => Error::new(ErrorKind::Transport, "the answer was cut short"),
+            Answer::Nonsense(why) => {
+                Error::new(ErrorKind::Protocol, format!("the answer is whole and makes no sense: {why}"))
+            }
             Answer::Absent => absent(&output),
         };
         Err(value)
@@ -70,7 +74,9 @@ impl Link for ExecLink {
     async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Value> {
         // A spawn meets new machines; to send the runner along at once costs less than to be told that it is missing.
         let mut bundle = call.base.is_none() || matches!(call.operation, Operation::Spawn { .. });
+        let mut operation = Cow::Borrowed(call.operation);
         loop {
+            let call = Call { operation: &operation, ..call };
             match self
                 .command(&call, bundle)
                 .await
@@ -85,8 +91,13 @@ impl Link for ExecLink {
                         Error::new(ErrorKind::Protocol, "the far side asks for a runner that it was given");
                     return Err(e.on(self.target()));
                 }
-                // Nothing was done: the loader answers this before it reads the operation.
-                Outcome::NeedRunner => bundle = true,
+                Outcome::NeedRunner => {
+                    bundle = true;
+                    // The loader answers this before it reads the operation; a module that is missed later may not.
+                    if let Operation::Run { again, .. } = operation.to_mut() {
+                        *again = true;
+                    }
+                }
             }
         }
     }
@@ -139,7 +150,9 @@ impl From<FarError> for Error {
     fn from(far: FarError) -> Self {
         let kind = match far.code.as_str() {
             "no-directory" | "unsafe-directory" | "spawn-failed" => ErrorKind::Spawn,
-            "kernel-dead" | "no-kernel" => ErrorKind::KernelDead,
+            "kernel-dead" => ErrorKind::KernelDead,
+            "no-kernel" => ErrorKind::NoKernel,
+            "kernel-gone" => ErrorKind::KernelGone,
             "unknown-cell" => ErrorKind::UnknownCell,
             "busy" | "disk-full" => ErrorKind::Refused,
             "bad-request" => ErrorKind::BadInput,

@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 /// What is remembered of a key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
-    v: u32,
+    pub(super) v: u32,
     /// The key.
     pub key: Key,
     /// Its kernel, as far as is known.
@@ -91,8 +91,24 @@ impl Store {
         paths.filter(|p| p.extension().is_some_and(|x| x == "json")).filter_map(|p| read(&p)).collect()
     }
 
+    /// Changes the record of a key: `change` gets the one that is there, and what it gives is written, or the record removed.
+    /// One process at a time, so that nobody's change is lost.
+    pub fn update(&self, key: &Key, change: impl FnOnce(Option<Stored>) -> Option<Stored>) -> Result<()> {
+        let lock_path = self.dir.join("lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
+        // Held for the time of two small files, by processes that do nothing else meanwhile; released with the file.
+        let lock =
+            lock.and_then(|file| file.lock().map(|()| file)).map_err(|e| failed("lock", &lock_path, e))?;
+        let done = match change(self.load(key)) {
+            Some(stored) => self.write(&stored),
+            None => self.remove(key),
+        };
+        drop(lock);
+        done
+    }
+
     /// Writes a record; readers see the old one or the new one, never a half.
-    pub fn save(&self, stored: &Stored) -> Result<()> {
+    fn write(&self, stored: &Stored) -> Result<()> {
         let path = self.path(&stored.key);
         let text = serde_json::to_vec_pretty(stored)
             .map_err(|e| Error::new(ErrorKind::Local, "a record cannot be encoded").with_source(e))?;
@@ -112,8 +128,7 @@ impl Store {
         })
     }
 
-    /// Removes the record of a key.
-    pub fn remove(&self, key: &Key) -> Result<()> {
+    fn remove(&self, key: &Key) -> Result<()> {
         match fs::remove_file(self.path(key)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", &self.path(key), e)),
             _ => Ok(()),
@@ -173,20 +188,40 @@ mod tests {
         let store = Store::open(state.path()).unwrap();
         let mut stored = Stored::new(key("a"), None);
         stored.loss = Some(Loss { kernel: None, why: "it was idle".into(), told: false });
-        store.save(&stored).unwrap();
+        store.update(&key("a"), |_| Some(stored.clone())).unwrap();
         fs::write(state.path().join("kernels/broken.json"), b"{").unwrap();
         assert_eq!(store.load(&key("a")), Some(stored.clone()));
         assert_eq!(store.load_all(), vec![stored]);
-        store.remove(&key("a")).unwrap();
-        store.remove(&key("a")).unwrap();
+        store.update(&key("a"), |_| None).unwrap();
+        store.update(&key("a"), |_| None).unwrap();
         assert!(store.load_all().is_empty());
+    }
+
+    #[test]
+    fn no_change_is_lost_between_threads() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let store = &store;
+                scope.spawn(move || {
+                    let add = |old: Option<Stored>| {
+                        let mut stored = old.unwrap_or_else(|| Stored::new(key("a"), None));
+                        stored.delivered.push(CellNumber(n));
+                        Some(stored)
+                    };
+                    store.update(&key("a"), add).unwrap();
+                });
+            }
+        });
+        assert_eq!(store.load(&key("a")).unwrap().delivered.len(), 8);
     }
 
     #[test]
     fn records_are_private() {
         let state = tempfile::tempdir().unwrap();
         let store = Store::open(&state.path().join("new")).unwrap();
-        store.save(&Stored::new(key("a"), None)).unwrap();
+        store.update(&key("a"), |_| Some(Stored::new(key("a"), None))).unwrap();
         let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&store.dir), mode(&store.path(&key("a")))), (0o700, 0o600));
         fs::set_permissions(&store.dir, fs::Permissions::from_mode(0o777)).unwrap();

@@ -64,6 +64,7 @@ impl<S: Default> Table<S> {
             last_used: now,
         });
         row.users += 1;
+        row.leaving = false;
         row.last_used = now;
         Arc::clone(&row.slot)
     }
@@ -90,6 +91,23 @@ impl<S: Default> Table<S> {
         match self.oldest(|_| true) {
             Some(victim) => Room::Evict(self.mark(victim)),
             None => Room::Full,
+        }
+    }
+
+    /// True if it is still on its way out: nobody uses it, here or, after we last looked, elsewhere.
+    pub(super) fn is_leaving(&mut self, key: &Key, used_elsewhere: Option<SystemTime>) -> bool {
+        let Some(row) = self.rows.get_mut(key) else { return false };
+        if used_elsewhere.is_some_and(|used| used > row.last_used) {
+            row.last_used = used_elsewhere.unwrap_or(row.last_used);
+            row.leaving = false;
+        }
+        row.leaving && row.users == 0
+    }
+
+    /// It has a kernel from elsewhere. That is a fact, whatever the cap says.
+    pub(super) fn occupy(&mut self, key: &Key) {
+        if let Some(row) = self.rows.get_mut(key) {
+            row.occupied = true;
         }
     }
 

@@ -21,6 +21,8 @@ pub enum Answer {
     NoPython(String),
     /// It began, and its end is missing or damaged.
     Broken,
+    /// It is whole, and no JSON that we can read.
+    Nonsense(String),
     /// Nothing of ours is in it.
     Absent,
 }
@@ -55,7 +57,7 @@ pub fn parse(nonce: &Nonce, stdout: &Bytes) -> Answer {
             "json" => {
                 return match serde_json::from_slice(&payload) {
                     Ok(value) => Answer::Whole { chunks, value, end },
-                    Err(_) => Answer::Broken,
+                    Err(e) => Answer::Nonsense(e.to_string()),
                 };
             }
             _ => return Answer::Broken,
@@ -117,7 +119,7 @@ mod tests {
                 }
                 Answer::Broken => prop_assert!(cut < text.len() - 1),
                 Answer::Absent => prop_assert!(cut < NONCE.len()),
-                Answer::NoPython(_) => prop_assert!(false),
+                Answer::NoPython(_) | Answer::Nonsense(_) => prop_assert!(false),
             }
         }
     }

@@ -5,7 +5,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest payload that is accepted. A longer one is a sign of confusion or malice.
-pub const MAX_PAYLOAD: usize = 256 * 1024 * 1024;
+pub const MAX_PAYLOAD: usize = 512 * 1024 * 1024;
 
 const HEADER: usize = 5;
 

@@ -206,6 +206,7 @@ pub enum Operation {
         #[serde(rename = "do")]
         action: Action,
         number: Option<CellNumber>,
+        id: Option<CellId>,
         if_idle: bool,
         hold_ms: u64,
     },

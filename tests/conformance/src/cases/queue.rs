@@ -71,14 +71,14 @@ async fn withdrawn(s: &Subject) {
 async fn submitted(s: &Subject) {
     let session = s.session("a");
     ok(&session, "import time").await;
-    let number = session.submit(&Cell::new("print('a'); time.sleep(0.3); 7"), &NoEvents).await.unwrap();
+    let sent = session.submit(&Cell::new("print('a'); time.sleep(0.3); 7"), &NoEvents).await.unwrap();
     let now = session.fetch(&Which::Last, Duration::ZERO, &NoEvents).await.unwrap();
     assert!(!matches!(now, Fetched::Settled(_)), "{now:?}");
-    for which in [Which::Number(number), Which::Last] {
+    for which in [Which::Number(sent.number), Which::Id(sent.id.clone()), Which::Last] {
         let Fetched::Settled(reply) = session.fetch(&which, PATIENCE, &NoEvents).await.unwrap() else {
             panic!("it has not settled");
         };
-        assert_eq!((text(&reply), reply.stdout.as_str(), reply.cell.number), ("7", "a\n", Some(number)));
+        assert_eq!((text(&reply), reply.stdout.as_str(), reply.cell.number), ("7", "a\n", Some(sent.number)));
     }
 }
 
