@@ -52,7 +52,7 @@ fn way(target: &Target) -> Result<Way> {
             .at(Step::Parse)
             .with_hint("write local: or local:?dir=/path&python=/path"));
         }
-        if let Some(dir) = options.get("dir").filter(|dir| !dir.starts_with('/')) {
+        if let Some(dir) = options.get("dir").filter(|dir| !dir.starts_with('/') && !dir.starts_with("~/")) {
             return Err(Error::new(ErrorKind::BadInput, format!("dir={dir} is not an absolute path"))
                 .on(target)
                 .at(Step::Parse)
