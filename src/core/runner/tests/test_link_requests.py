@@ -36,6 +36,42 @@ class House(FarTest):
         self.assertTrue(os.path.isdir(victim))
         self.assertEqual(self.value(live["dir"], "1"), "1")
 
+    def test_what_died_long_ago_is_swept_in_passing_once_a_day(self):
+        live, dead, recent = self.kernel("aa"), self.dead("bb"), self.dead("cc")
+        long_ago = time.time() - 8 * 24 * 3600
+        for part in ("cells", "waiters", "kernel.json", ""):
+            os.utime(os.path.join(dead["dir"], part) if part else dead["dir"], (long_ago, long_ago))
+        self.kernel("dd")
+        self.assertTrue(os.path.isdir(dead["dir"]), "it was swept today already")
+        os.utime(os.path.join(self.far.base, "swept"), (long_ago, long_ago))
+        self.kernel("ee")
+        self.assertEqual([os.path.isdir(kernel["dir"]) for kernel in (live, dead, recent)], [True, False, True])
+
+    def test_a_stop_ends_a_supervisor_that_is_stopped(self):
+        kernel = self.kernel()
+        os.kill(kernel["pid"], signal.SIGSTOP)
+        answer = self.far.ok("control", dir=kernel["dir"], do="stop", if_idle=True, hold_ms=300)
+        self.assertFalse(answer["done"], "whether it is idle cannot be known")
+        answer = self.far.ok("control", dir=kernel["dir"], do="stop", hold_ms=300)
+        self.assertTrue(answer["done"])
+        until(lambda: gone(kernel["pid"]) and gone(kernel["interpreter_pid"]), what="the kernel's end")
+
+    def test_an_interrupt_is_for_the_cell_that_it_names(self):
+        kernel = self.kernel()
+        number, right = self.begin(kernel["dir"], "import time; time.sleep(60)")
+        wrong = self.far.ok("control", dir=kernel["dir"], do="interrupt", id="0" * 32)
+        self.assertEqual((wrong["done"], wrong["detail"]), (False, "another cell runs: %d" % number))
+        self.assertTrue(self.far.ok("control", dir=kernel["dir"], do="interrupt", id=right)["done"])
+
+    def test_a_cell_that_has_to_wait_is_told_at_once_if_that_is_asked_for(self):
+        kernel = self.kernel()
+        self.begin(kernel["dir"], "import time; time.sleep(60)")
+        started = time.monotonic()
+        answer = self.far.run(kernel["dir"], "1", wait={"hold_ms": 20000, "tell": True})
+        self.assertEqual((answer["fate"], answer["ahead"]), ("waiting", 1))
+        self.assertLess(time.monotonic() - started, 15)
+        self.far.ok("control", dir=kernel["dir"], do="interrupt")
+
     def test_the_log_can_be_read(self):
         kernel = self.kernel()
         reply = self.far.send("read", dir=kernel["dir"], file="log", offset=0, max=100000)
