@@ -217,7 +217,13 @@ mod tests {
                 tick += 1;
                 let now = SystemTime::UNIX_EPOCH + Duration::from_secs(tick);
                 match op {
-                    Op::Enter(n) => { table.enter(&key(n), now); users[n] += 1; }
+                    Op::Enter(n) => {
+                        table.enter(&key(n), now);
+                        users[n] += 1;
+                        // Whoever was about to tear it down will find that it may not go.
+                        prop_assert!(!table.is_leaving(&key(n), None));
+                        leaving.retain(|k| *k != key(n));
+                    }
                     Op::Leave(n) if users[n] > 0 => { table.leave(&key(n), now); users[n] -= 1; }
                     // Only somebody who uses a key asks for room.
                     Op::Room(n) if users[n] > 0 => match table.room_for(&key(n)) {
