@@ -54,7 +54,7 @@ class ExecuteTest(unittest.TestCase):
         self.assertEqual((reply['stdout'], reply['result']), ("1\n'a'\n0\n1\n2\n", None))
         self.assertEqual(self.value('_'), '2')
 
-    def test_underscore_is_the_last_value_unless_somebody_else_has_it(self):
+    def test_underscore_is_the_last_value_unless_gettext_has_it(self):
         self.value('6 * 7')
         self.assertEqual(self.value('_ + 1'), '43')
         self.value('None')
@@ -63,10 +63,20 @@ class ExecuteTest(unittest.TestCase):
         self.value('99')
         self.assertEqual(self.value('_'), "'mine'")
         self.value('del _')
-        self.value('import builtins\nsaved, builtins._ = builtins._, str.upper')
+        self.value('import gettext\ngettext.install("none")')
         self.value('98')
-        self.assertEqual(self.value('_("a")'), "'A'")
-        self.value('builtins._ = saved')
+        self.assertEqual(self.value('_("a")'), "'a'")
+        # Anything else that stands there is a value like any other, as doctest and sympy leave it.
+        for code in ('import builtins; del builtins._', 'builtins._ = None', 'builtins._ = str.upper'):
+            self.value(code)
+            self.value('97')
+            self.assertEqual(self.value('_ - 1'), '96', code)
+
+    def test_a_cell_that_removes_its_builtins_gets_them_back(self):
+        self.value('import builtins\nglobals().clear()')
+        self.value('5')
+        self.assertEqual(self.value('_'), '5')
+        self.assertEqual(self.value('import builtins\n__builtins__ is builtins or __builtins__ is vars(builtins)'), 'True')
 
     def test_an_exception_in_repr_is_the_cells(self):
         reply = self.error('class Bad:\n    def __repr__(self):\n        return 1 / 0\nBad()')
