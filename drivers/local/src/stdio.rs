@@ -4,6 +4,7 @@
 
 mod channel;
 mod kernel;
+mod lane;
 mod tail;
 
 use std::sync::Arc;
@@ -69,8 +70,8 @@ impl Driver for StdioDriver {
         let python = spec.python.as_deref().or(options.get("python"));
         let dir = spec.dir.as_deref().or(options.get("dir"));
         let started = Channel::open(&spec.key, &message, python, dir, Instant::now() + SPAWN).await;
-        let (channel, record) = started.map_err(|e| e.on(&spec.target).at(Step::Spawn))?;
-        let kernel = StdioKernel::new(channel, record, spec.identity(), spec.grace);
+        let (channel, record, lane) = started.map_err(|e| e.on(&spec.target).at(Step::Spawn))?;
+        let kernel = StdioKernel::new(channel, record, lane, spec.identity(), spec.grace);
         Ok(Started { kernel: Arc::new(kernel), reused: false, previous: None })
     }
 

@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
 
+use super::lane::Told;
 use crate::env::kernel_environment;
 use crate::process::{self, Group};
 
@@ -70,7 +71,7 @@ impl Channel {
         python: Option<&str>,
         dir: Option<&str>,
         deadline: Instant,
-    ) -> Result<(Self, KernelRecord)> {
+    ) -> Result<(Self, KernelRecord, Option<Told>)> {
         let nonce = Nonce::random()?;
         let greeting = greeting(&nonce, key, spec, python, dir, deadline)?;
         let argv = runner().command.argv().map(str::to_owned);
@@ -89,8 +90,8 @@ impl Channel {
         let hello = tokio::time::timeout_at(deadline, hello)
             .await
             .map_err(|_| Error::new(ErrorKind::Deadline, "the kernel did not start in time"))?;
-        let record = match hello? {
-            Some(record) => record,
+        let (record, lane) = match hello? {
+            Some(told) => told,
             None => {
                 let said = tokio::time::timeout(FAREWELL, errors)
                     .await
@@ -110,7 +111,7 @@ impl Channel {
         let reading = Reading { group, child, kernel: record.id.clone(), stdout, buffer };
         tokio::spawn(reading.run(Arc::clone(&routes), dropped));
         let stdin = AsyncMutex::new(Some(stdin));
-        Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record))
+        Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record, lane))
     }
 
     /// Announces interest in a cell, before it is sent.
@@ -123,6 +124,13 @@ impl Channel {
             routes.cells.insert(id.clone(), tell);
         }
         hear
+    }
+
+    /// Gives up interest in a cell.
+    pub(super) fn forget(&self, id: &CellId) {
+        let mut routes = lock(&self.routes);
+        routes.cells.remove(id);
+        routes.numbers.retain(|_, cell| cell != id);
     }
 
     /// Sends a frame.
@@ -209,7 +217,7 @@ async fn first_answer(
     nonce: &Nonce,
     stdout: &mut ChildStdout,
     buffer: &mut BytesMut,
-) -> Result<Option<KernelRecord>> {
+) -> Result<Option<(KernelRecord, Option<Told>)>> {
     let here: Target = "stdio:".parse()?;
     loop {
         let read = stdout.read_buf(buffer).await;
@@ -219,7 +227,9 @@ async fn first_answer(
             Answer::Whole { value, end, .. } if seen.len() > end => {
                 buffer.advance(end + 1);
                 if value.get("ok").and_then(Value::as_bool) == Some(true) {
-                    return Ok(Some(read_answer::<Spawned>(&here, value)?.kernel));
+                    // A lane that makes no sense is none.
+                    let lane = value.get("lane").and_then(|lane| Told::deserialize(lane).ok());
+                    return Ok(Some((read_answer::<Spawned>(&here, value)?.kernel, lane)));
                 }
                 let far: FarError = read_answer(&here, value.get("error").cloned().unwrap_or_default())?;
                 return Err(far.into());

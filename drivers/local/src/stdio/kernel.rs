@@ -1,7 +1,7 @@
 //! A kernel that is a child process.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +19,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use super::channel::{Channel, Heard};
+use super::lane::{Lane, PATIENCE, Passage, Share, Told};
 use super::tail::Tail;
 
 /// How long a question may take.
@@ -29,7 +30,8 @@ const KEPT: usize = 64;
 /// A kernel over pipes.
 #[derive(Debug)]
 pub(super) struct StdioKernel {
-    channel: Channel,
+    channel: Arc<Channel>,
+    lane: Lane,
     record: KernelRecord,
     identity: Identity,
     grace: Duration,
@@ -76,18 +78,31 @@ enum Waited {
 }
 
 impl StdioKernel {
-    pub(super) fn new(channel: Channel, record: KernelRecord, identity: Identity, grace: Duration) -> Self {
-        StdioKernel { channel, record, identity, grace, submitted: Mutex::default() }
+    pub(super) fn new(
+        channel: Channel,
+        record: KernelRecord,
+        lane: Option<Told>,
+        identity: Identity,
+        grace: Duration,
+    ) -> Self {
+        let (channel, lane) = (Arc::new(channel), Lane::open(lane));
+        StdioKernel { channel, lane, record, identity, grace, submitted: Mutex::default() }
     }
 
-    async fn send(&self, cell: &Cell) -> Result<(CellId, Follow)> {
-        let id = CellId::random()?;
+    /// Sends a cell the usual way. Its share has to be kept until the reply is there.
+    async fn send(&self, cell: &Cell, id: &CellId) -> Result<Share> {
         let request = serde_json::to_vec(&cell.to_request(id.clone()))
             .map_err(|e| Error::new(ErrorKind::BadInput, "the cell cannot be sent").with_source(e))?;
-        let hear = self.channel.follow(&id);
+        let share = self.lane.share(&self.channel).await?;
         self.channel.send(b'Q', &request).await?;
+        Ok(share)
+    }
+
+    /// Listens to a cell that is about to be sent.
+    fn listen(&self, cell: &Cell) -> Result<(CellId, Follow)> {
+        let id = CellId::random()?;
         let follow = Follow {
-            hear,
+            hear: self.channel.follow(&id),
             records: RecordEvents::default(),
             seen: Tail::new(cell.max_output),
             number: None,
@@ -97,22 +112,54 @@ impl StdioKernel {
         Ok((id, follow))
     }
 
+    /// Sends a cell and follows it to its reply.
+    async fn run_to_end(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply> {
+        let (id, mut follow) = self.listen(cell)?;
+        if let Some(mut passage) = self.lane.enter(&id, cell, &self.channel) {
+            events.event(Event::Sent { id: id.clone() });
+            return self.follow(cell, &id, &mut follow, Some(&mut passage), events).await;
+        }
+        let _share = self.send(cell, &id).await?;
+        events.event(Event::Sent { id: id.clone() });
+        self.follow(cell, &id, &mut follow, None, events).await
+    }
+
     /// Follows a cell to its reply within its bounds.
     async fn follow(
         &self,
         cell: &Cell,
         id: &CellId,
         follow: &mut Follow,
+        mut passage: Option<&mut Passage>,
         events: &dyn EventSink,
     ) -> Result<Reply> {
-        let mut until = Instant::now() + clamped(cell.queue_timeout);
+        let begun = Instant::now();
+        let mut until = begun + clamped(cell.queue_timeout);
         loop {
             if let (Some(started), Some(timeout)) = (follow.started, cell.timeout) {
                 until = started + clamped(timeout) + self.grace * 2 + Duration::from_secs(5);
             } else if follow.started.is_some() {
                 until = Instant::now() + Duration::from_secs(3600);
             }
-            match follow.wait_once(until, events).await {
+            let waited = match passage.as_deref_mut() {
+                Some(passage) => {
+                    // In the lane it is not for long that nobody but the interpreter knows of it.
+                    let until = if passage.is_alone() { until.min(begun + PATIENCE) } else { until };
+                    let waited = follow.wait_both(passage, until, events).await;
+                    match waited {
+                        Waited::Reply(_) | Waited::Gone => passage.settle(),
+                        Waited::Moment if passage.is_alone() => {
+                            // If it cannot be told any more, it has gone, and that is heard next.
+                            let _ = passage.hand_over().await;
+                            continue;
+                        }
+                        Waited::Moment | Waited::Changed => {}
+                    }
+                    waited
+                }
+                None => follow.wait_once(until, events).await,
+            };
+            match waited {
                 Waited::Reply(raw) => return Ok(self.identity.complete(*raw)),
                 // Also where no start was told: it is told a moment late, and a cell whose fate is unknown is never sent again.
                 Waited::Gone => return Ok(follow.died(id, &self.names())),
@@ -128,6 +175,11 @@ impl StdioKernel {
                 Waited::Moment | Waited::Changed => {}
             }
         }
+    }
+
+    async fn ask(&self, fields: Value, bound: Duration) -> Result<Value> {
+        let _share = self.lane.share(&self.channel).await?;
+        self.channel.control(fields, bound).await
     }
 
     fn names(&self) -> Names {
@@ -158,13 +210,12 @@ impl Kernel for StdioKernel {
     }
 
     async fn run(&self, cell: &Cell, events: &dyn EventSink) -> Result<Reply> {
-        let (id, mut follow) = self.send(cell).await.map_err(|e| e.on(&self.identity.target))?;
-        events.event(Event::Sent { id: id.clone() });
-        self.follow(cell, &id, &mut follow, events).await.map_err(|e| e.on(&self.identity.target))
+        self.run_to_end(cell, events).await.map_err(|e| e.on(&self.identity.target))
     }
 
     async fn submit(&self, cell: &Cell) -> Result<(CellId, CellNumber)> {
-        let (id, mut follow) = self.send(cell).await?;
+        let (id, mut follow) = self.listen(cell)?;
+        let share = self.send(cell, &id).await?;
         let until = Instant::now() + QUESTION;
         let (number, first) = loop {
             match follow.wait_once(until, &NoEvents).await {
@@ -187,7 +238,7 @@ impl Kernel for StdioKernel {
             Some(raw) => Standing::Settled(Box::new(self.identity.complete(*raw))),
             None => follow.standing(),
         });
-        tokio::spawn(follow.listen(id.clone(), self.names(), tell));
+        tokio::spawn(follow.listen(id.clone(), self.names(), tell, share));
         let mut submitted = self.submitted();
         if submitted.len() == KEPT {
             submitted.pop_front();
@@ -197,7 +248,7 @@ impl Kernel for StdioKernel {
     }
 
     async fn withdraw(&self, id: &CellId) -> Result<bool> {
-        let answer = self.channel.control(json!({"do": "withdraw", "id": id}), QUESTION).await?;
+        let answer = self.ask(json!({"do": "withdraw", "id": id}), QUESTION).await?;
         Ok(answer.get("withdrawn").or_else(|| answer.get("done")).and_then(Value::as_bool).unwrap_or(false))
     }
 
@@ -221,7 +272,7 @@ impl Kernel for StdioKernel {
             "do": control.action, "number": control.number, "id": control.id, "if_idle": control.if_idle,
         });
         let stop = control.action == Action::Stop;
-        match self.channel.control(fields, self.grace * 2 + QUESTION).await {
+        match self.ask(fields, self.grace * 2 + QUESTION).await {
             Ok(answer) => read_answer(&self.identity.target, answer),
             Err(e) if e.kind() == ErrorKind::KernelDead && stop => {
                 Ok(Controlled { done: true, detail: None })
@@ -240,12 +291,13 @@ impl Kernel for StdioKernel {
                 replies: Vec::new(),
             });
         }
-        let answer = self.channel.control(json!({"do": "probe"}), QUESTION).await?;
+        let answer = self.ask(json!({"do": "probe"}), QUESTION).await?;
         read_answer(&self.identity.target, answer)
     }
 
     async fn read(&self, file: ReadFile, number: Option<CellNumber>, offset: u64, max: u64) -> Result<Chunk> {
         let fields = json!({"file": file, "number": number, "offset": offset, "max": max});
+        let _share = self.lane.share(&self.channel).await?;
         let bytes = self.channel.read(fields, QUESTION).await?;
         let next = offset + bytes.len() as u64;
         Ok(Chunk { bytes, next, size: next })
@@ -277,7 +329,7 @@ impl Names {
 
 impl Follow {
     /// Listens to the end, telling where the cell stands.
-    async fn listen(mut self, id: CellId, names: Names, tell: watch::Sender<Standing>) {
+    async fn listen(mut self, id: CellId, names: Names, tell: watch::Sender<Standing>, _share: Share) {
         if matches!(*tell.borrow(), Standing::Settled(_)) {
             return;
         }
@@ -373,6 +425,22 @@ impl Follow {
                     return Waited::Reply(raw);
                 }
             }
+        }
+    }
+
+    /// The same for a cell in the lane, whose reply may come both ways; the lane's comes first, as it may be the one of a cell that seems to have died.
+    async fn wait_both(&mut self, passage: &Passage, until: Instant, events: &dyn EventSink) -> Waited {
+        tokio::select! {
+            biased;
+            reply = passage.reply() => match reply {
+                Some(raw) => {
+                    self.accept(raw.cell.number, events);
+                    self.records.finish(events);
+                    Waited::Reply(raw)
+                }
+                None => Waited::Gone,
+            },
+            waited = self.wait_once(until, events) => waited,
         }
     }
 

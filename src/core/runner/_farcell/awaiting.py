@@ -87,15 +87,16 @@ class Awaiting(object):
         self._asyncio.set_event_loop(self._loop)
         return self._loop
 
-    def idle(self, fd):
-        """Lets the tasks of earlier cells go on until fd is readable; returns at once if there are none."""
+    def idle(self, *fds):
+        """Lets the tasks of earlier cells go on until one of `fds` is readable; returns at once if there are none."""
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running() or not self._has_work(loop):
             return
         if self._readable():
             return                       # perhaps read ahead already, which no selector would see
         try:
-            loop.add_reader(fd, loop.stop)
+            for fd in fds:
+                loop.add_reader(fd, loop.stop)
         except Exception:        # a loop of a kind that cannot watch a pipe
             return
         try:
@@ -105,7 +106,8 @@ class Awaiting(object):
                     return
         finally:
             if not loop.is_closed():
-                loop.remove_reader(fd)
+                for fd in fds:
+                    loop.remove_reader(fd)
 
     def _go_on(self, loop):
         try:

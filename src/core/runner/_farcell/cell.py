@@ -67,6 +67,7 @@ class Cell(object):
     rung = 0  # how far up the ladder of signals
     state = "kept"
     note = None  # type: object
+    in_lane = False  # whether it came to the interpreter past the supervisor
 
     def __init__(self, number, seen):
         # type: (int, float) -> None

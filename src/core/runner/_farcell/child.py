@@ -36,8 +36,8 @@ class Interpreter(object):
             os.set_blocking(fd, False)
 
     @classmethod
-    def start(cls, spec, kernel, generation):
-        # type: (dict, str, int) -> Interpreter
+    def start(cls, spec, kernel, generation, lane=None):
+        # type: (dict, str, int, object) -> Interpreter
         """Fork a new interpreter; OSError where the machine has no process or descriptor left."""
         pipes = []  # type: list
         try:
@@ -53,7 +53,7 @@ class Interpreter(object):
                 os.close(pair[1])
             raise
         if pid == 0:
-            hello = {"kernel": kernel, "generation": generation, "supervisor": parent, "cwd": None}
+            hello = {"kernel": kernel, "generation": generation, "supervisor": parent, "cwd": None, "lane": lane}
             _become_interpreter(spec, hello, to_child[0], from_child[1], stdout[1], stderr[1])
         try:
             os.setpgid(pid, pid)  # here and in the child: whoever comes first, the group is there for both
@@ -93,6 +93,11 @@ class Interpreter(object):
             except OSError:
                 pass
 
+    def is_over(self):
+        # type: () -> bool
+        """Whether it has ended, reaped or not."""
+        return self.status is not None or osdep.peek_child() == self.pid
+
     def oom_killed(self):
         # type: () -> bool
         """Whether the machine has killed for lack of memory since this interpreter was forked, and not we."""
@@ -129,7 +134,8 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
         os.dup2(stdout_fd, 1)
         osdep.null_on((0,))
         read_fd, write_fd = _above_standard(read_fd), _above_standard(write_fd)
-        osdep.close_all_except({0, 1, 2, read_fd, write_fd})
+        lane = hello["lane"]
+        osdep.close_all_except({0, 1, 2, read_fd, write_fd}.union((lane.take_fd, lane.answer_fd) if lane is not None else ()))
         try:
             os.setpgid(0, 0)
         except OSError:

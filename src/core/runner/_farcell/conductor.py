@@ -7,8 +7,8 @@ import signal
 import struct
 import time
 
-from . import output, reply
-from .cell import Recent
+from . import lane, output, reply
+from .cell import Cell, Recent
 from .frames import pack
 from .generations import Generations
 from .loop import Outbox
@@ -19,6 +19,7 @@ _LATE_LIMIT = 64 * 1024  # what is kept of each stream between two cells
 _SETTLE_AGAIN = 0.5
 _EXIT_SEEN = 0.5  # between the end of the interpreter's pipe and the end of the interpreter itself
 _LADDER = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_TAKING = 0.1  # how long a cell that is just being taken from the lane is waited for at a stretch
 _NUMBER = struct.Struct(">I")
 _INTERRUPTED = pack(b"I", b"")
 
@@ -30,7 +31,8 @@ class Conductor(object):
         # type: (dict, object, object, object, object, object) -> None
         self.running = None  # type: object
         self.closing = False  # no new cell and no new interpreter
-        self.generations = Generations(spec, spec["id"], loop, log)
+        self._lane = port.lane
+        self.generations = Generations(spec, spec["id"], loop, log, self._lane)
         self._id = spec["id"]
         self._grace = max(0, spec.get("grace_ms", 2000) or 0) / 1000.0
         self._port = port
@@ -44,6 +46,11 @@ class Conductor(object):
         self._unsettled = None  # type: object
         self._late = _captures()
         self._state, self._note = "fresh", None  # of the next cell
+        self._looked = 0  # the last cell in the lane that is known here
+        self._expected = None  # type: object
+        self._doubtful = ""  # a cell whose interpreter died while it wrote the reply
+        if self._lane is not None:
+            loop.woken = self.look
 
     # -- generations ---------------------------------------------------------------------------------------------------
 
@@ -61,10 +68,14 @@ class Conductor(object):
 
     def end_generation(self):
         """End the interpreter with all that it started, and keep what they had printed."""
+        self.look()
         self._pump.detach()
         self._outbox.close()
         self._loop.cancel("exit")
-        return self.generations.end(lambda kind, data: self._printed([(kind, data)]))
+        interpreter = self.generations.end(lambda kind, data: self._printed([(kind, data)]))
+        if self._lane is not None:
+            self._bury()
+        return interpreter
 
     def child_ended(self):
         # type: () -> None
@@ -87,7 +98,7 @@ class Conductor(object):
         message = failure["message"] if failure is not None else how["message"]
         cell = self.running
         if cell is not None:
-            self._state, self._note = "fresh", None
+            self._next_is("fresh", None)
             cell.state = "reset"
             if cell.reason:
                 self._finish_stopped(cell, signal_name=how["signal"])
@@ -96,7 +107,7 @@ class Conductor(object):
             else:
                 self._finish(cell, Outcome("died", failure or how["error"], None, how["exit_code"], how["signal"]))
         elif interpreter.cells:
-            self._state, self._note = "lost", "between two cells " + message
+            self._next_is("lost", "between two cells " + message)
         self._log("generation %d ended: %s", interpreter.generation, message)
         if not self.closing and not self.generations.doubtful:
             self.fork()
@@ -106,22 +117,28 @@ class Conductor(object):
     def reset(self, reason):
         # type: (str) -> None
         """Replace the interpreter; a cell that runs is interrupted for good."""
-        cell = self.running
         if self.generations.current is not None:
             self.end_generation()
+        cell = self.running
         if cell is not None:
             cell.state = "reset"
             cell.reason = "interrupted"
             self._finish_stopped(cell, signal_name="SIGKILL", message=reason + " while the cell ran")
-        self._state, self._note = "fresh", reason
+        self._next_is("fresh", reason)
         self.fork()
+
+    def _next_is(self, state, note):
+        """What the next cell's reply says of its variables. In the lane only the usual can be said."""
+        self._state, self._note = state, note
+        if self._lane is not None:
+            self._lane.words[lane.PLAIN] = int(state == "kept" and not note)
 
     # -- from request to start -----------------------------------------------------------------------------------------
 
     def advance(self):
         # type: () -> None
         """Start the next cell if there is one and nothing is under way."""
-        while self.running is None and self._unsettled is None and not self.closing:
+        while self.running is None and self._unsettled is None and self._expected is None and not self.closing:
             cell = self._port.take()
             if cell is None:
                 return
@@ -134,7 +151,7 @@ class Conductor(object):
 
     def busy(self):
         # type: () -> bool
-        return self.running is not None or self._unsettled is not None
+        return self.running is not None or self._unsettled is not None or self._expected is not None
 
     def refuse(self, cell, failure):
         self._log("cell %d refused: %s", cell.number, failure["message"])
@@ -147,25 +164,31 @@ class Conductor(object):
         if cell.reset and current is not None and current.cells:
             self._log("reset by the request of cell %d", cell.number)
             self.end_generation()
-            self._state, self._note = "reset", None
+            self._next_is("reset", None)
             self.fork()
         if self.generations.current is None and not (self.generations.may_fork() and self.fork()):
             cell.state, cell.note = ("lost" if self._state == "lost" else "reset"), self._note
             self._settle(cell, Outcome("died", self._no_interpreter()))
             return
-        cell.state, cell.note = self._state, self._note
-        self._state, self._note = "kept", None
-        cell.records = self._port.records(cell.number)
         self.generations.current.cells += 1
-        self.running = cell
+        self._prepare(cell)
         self._outbox.push(pack(b"X", reply.run_frame(cell)))
         cell.code = ""
         cell.started = now = time.monotonic()
         cell.queued_ms = (now - cell.seen) * 1000
+        self._follow(cell)
+
+    def _prepare(self, cell):
+        cell.state, cell.note = self._state, self._note
+        self._next_is("kept", None)
+        cell.records = self._port.records(cell.number)
+        self.running = cell
+
+    def _follow(self, cell):
         self._port.started(cell)
         self._loop.cancel("idle")
         if cell.timeout is not None:
-            self._loop.at("ladder", now + cell.timeout, self._deadline)
+            self._loop.at("ladder", cell.started + cell.timeout, self._deadline)
         if self._late[0].total or self._late[1].total:
             self._bring_late(cell)
 
@@ -173,11 +196,111 @@ class Conductor(object):
         return reply.error("spawn", "NoInterpreter", self.generations.trouble or "there is no interpreter",
                            hint="the machine may lack processes or memory; the kernel's log tells more")
 
+    # -- the lane ------------------------------------------------------------------------------------------------------
+
+    def look(self):
+        # type: () -> None
+        """See how things stand in the lane. A cell that runs there becomes one like any other."""
+        if self._lane is None:
+            return
+        state, number = self._lane.standing()
+        cell = self.running
+        if cell is not None:
+            # Stopped between its last look at our mark and its answer.
+            if cell.in_lane and (state == lane.SENT or number != cell.number):
+                self._forget(cell)
+            return
+        if number == self._looked or state in (lane.FREE, lane.TAKING):
+            return
+        self._looked = number
+        fields = self._lane.cell_fields()
+        if fields is None:
+            self._log("what is in the lane is no cell")
+            return
+        self._seen.add(fields[1])
+        current = self.generations.current
+        if current is not None:
+            current.cells += 1
+        state = self._lane.adopt(number, lambda: current is not None and not current.is_over())
+        dead = current is None or current.is_over()
+        if state == lane.DIRECT and dead:
+            self._doubtful = fields[1]  # the host asks if it did not get the reply
+        if state == lane.SENT or state == lane.DIRECT and dead:
+            if current is not None:
+                current.results += 1
+                self.generations.proved()
+            return
+        self._adopt(*fields)
+
+    def _adopt(self, number, cell_id, started, timeout, limit):
+        cell = Cell(number, started)
+        cell.id, cell.timeout, cell.started, cell.in_lane = cell_id, timeout, started, True
+        cell.stdout, cell.stderr = output.Capture(limit), output.Capture(limit)
+        self._prepare(cell)
+        self._follow(cell)
+
+    def _forget(self, cell):
+        """It was answered after all. What seemed to be its output goes out with the next."""
+        self.running = None
+        self._loop.cancel("ladder")
+        self._port.forget(cell)
+        for late, printed in zip(self._late, (cell.stdout, cell.stderr)):
+            if printed.total:
+                late.absorb(printed)
+                self._lane.words[lane.LATE] = 1
+        self._idle()
+
+    def hand_over(self, cell_id, seq):
+        # type: (str, int) -> object
+        """Find out about a cell that the host has put into the lane; its request if nobody has taken it."""
+        end = time.monotonic() + _TAKING
+        while True:
+            untaken = self._lane.steal()  # before the state is read: whoever takes it says so first
+            if untaken is not None:
+                self._expected = None
+                return untaken
+            state = self._lane.words[lane.STATE]  # before the look: what has begun by then is seen there
+            self.look()
+            if state != lane.TAKING or self.generations.current is None:
+                self._expected = None
+                if self._lane.words[lane.SEQ] < seq or self._doubtful == cell_id:
+                    self._vanished(cell_id, seq)
+                return None
+            if time.monotonic() >= end:
+                self._expected = (cell_id, seq)
+                self._loop.at("lane", time.monotonic() + _TAKING, lambda: self._port.handed_over(cell_id, seq))
+                return None
+            self._loop.pause(0.001)
+
+    def _vanished(self, cell_id, seq):
+        """Its interpreter died as it took it, or as it wrote the reply."""
+        self._lane.words[lane.SEQ] = max(seq, self._lane.words[lane.SEQ])
+        self._doubtful = ""
+        cell = Cell(self._lane.next_number(), time.monotonic())
+        cell.id, cell.state = cell_id, "reset"
+        self._seen.add(cell_id)
+        self._settle(cell, Outcome("died", reply.error(
+            "signal", "KernelDied", "the interpreter ended as the cell was about to start, or had just ended")))
+
+    def _bury(self):
+        """The interpreter has ended: nothing goes on in the lane any more."""
+        self.look()
+        self._lane.words[lane.STATE] = lane.FREE
+        if self._expected is not None:
+            cell_id, seq = self._expected
+            self._expected = None
+            self._loop.cancel("lane")
+            if self._lane.words[lane.SEQ] < seq:
+                self._vanished(cell_id, seq)
+
     # -- output --------------------------------------------------------------------------------------------------------
 
     def _printed(self, records):
         """Output of the running cell, or late output that goes out with the next."""
+        self.look()
         cell = self.running
+        if cell is None and self._lane is not None:
+            self._lane.words[lane.LATE] = 1
         stdout, stderr = (cell.stdout, cell.stderr) if cell is not None else self._late
         for kind, data in records:
             (stdout if kind == b"o" else stderr).feed(data)
@@ -191,6 +314,8 @@ class Conductor(object):
 
     def _bring_late(self, cell):
         late, self._late = self._late, _captures()
+        if self._lane is not None:
+            self._lane.words[lane.LATE] = 0
         records = []
         for kind, capture, old in ((b"o", cell.stdout, late[0]), (b"e", cell.stderr, late[1])):
             if old.total:
@@ -237,6 +362,7 @@ class Conductor(object):
                                hint="code in the cell may have closed or written to descriptors that are not its own"))
 
     def _display(self, payload):
+        self.look()
         cell = self.running
         number = _NUMBER.unpack_from(payload)[0] if len(payload) >= 4 else -1
         bundle = reply.decode(payload[4:])
@@ -252,6 +378,7 @@ class Conductor(object):
 
     def _result(self, payload):
         result = reply.checked_result(payload)
+        self.look()
         cell = self.running
         if cell is None or cell.number != result["number"]:
             self._log("a result of cell %d was dropped", result["number"])
@@ -270,7 +397,10 @@ class Conductor(object):
     def interrupt(self):
         # type: () -> str
         """Interrupt the running cell, or go a step further if that was done before; says what was done."""
+        self.look()
         cell = self.running
+        if cell is None:
+            return ""
         if not cell.reason:
             self._stop_cell("interrupted")
             if self.running is not cell and not cell.reason:
@@ -280,6 +410,9 @@ class Conductor(object):
         return "%s sent" % _LADDER[cell.rung - 1].name
 
     def _deadline(self):
+        self.look()
+        if self.running is None:
+            return
         if self.running.reason:
             self._next_rung()
         else:

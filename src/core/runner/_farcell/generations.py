@@ -17,8 +17,8 @@ _TREE_SECONDS = 1.0
 class Generations(object):
     """Holds the current interpreter. Where it comes from is known here alone: a guard can take the place of a fork."""
 
-    def __init__(self, spec, kernel, loop, log):
-        # type: (dict, str, object, object) -> None
+    def __init__(self, spec, kernel, loop, log, lane=None):
+        # type: (dict, str, object, object, object) -> None
         self.current = None  # type: object
         self.number = 0
         self.trouble = ""  # why there is no interpreter
@@ -26,6 +26,7 @@ class Generations(object):
         self._kernel = kernel
         self._loop = loop
         self._log = log
+        self._lane = lane
         self._failures = 0
         self._last_try = 0.0
 
@@ -34,7 +35,7 @@ class Generations(object):
         """A new generation; False (and `trouble`) where the machine has none to give."""
         self._last_try = time.monotonic()
         try:
-            self.current = Interpreter.start(self._spec, self._kernel, self.number + 1)
+            self.current = Interpreter.start(self._spec, self._kernel, self.number + 1, self._lane)
         except OSError as error:
             self.trouble = "cannot start an interpreter: %s" % (error.strerror or error).lower()
             self._log("fork failed: %s", error)

@@ -11,7 +11,7 @@ import types
 from _thread import allocate_lock
 
 # All of it before the fork: an interpreter that is replaced weeks later must not depend on files that may be gone.
-from . import awaiting, display, execute, figures, frames, gate, osdep, patches, sources, streams, tracebacks, wire
+from . import awaiting, display, execute, figures, frames, gate, lane, osdep, patches, sources, streams, tracebacks, wire
 from .guarded import BUILTINS as __builtins__
 
 _NUMBER = struct.Struct('>I')
@@ -62,12 +62,29 @@ class Channel(object):
         self._lock = allocate_lock()
         self._ready = _poll()
         self._ready.register(self.read_fd, select.POLLIN)
+        self._track = None
         self._ahead = b''            # read already, of a frame that comes after
 
     def receive(self):
         # A frame is one write of the supervisor's as a rule, and so one read here.
         frame, self._ahead = frames.read_next(self.read_fd, self._ahead)
         return frame
+
+    def watch(self, track):
+        """Wait for the lane, too."""
+        self._track = track
+        self._ready.register(track.read_fd, select.POLLIN)
+
+    def wait(self):
+        """Until there is a frame of the supervisor's (True) or, with nothing of it, a request in the lane (False)."""
+        if self._ahead:
+            return True
+        for fd, events in self._ready.poll():
+            if fd == self.read_fd:
+                return True
+            if not events & select.POLLIN:       # closed by a cell: the supervisor finds what comes there
+                self._ready.unregister(fd)
+        return False
 
     def readable(self):
         return bool(self._ahead or self._ready.poll(0))
@@ -97,7 +114,12 @@ class Interpreter(object):
         self._channel = channel = Channel(read_fd, write_fd)
         self._streams = streams.Streams()
         self._number = 0
+        self._shown = False      # whether the cell has displayed something
         self._held = []
+        self._track = None
+        if hello.get('lane') is not None:
+            self._track = lane.Track(hello['lane'], streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'])
+            channel.watch(self._track)
         self.gate = gate.Gate(channel.readable)
         self.gate.shield(Channel.send)
         self.gate.outside(serve)
@@ -137,6 +159,8 @@ class Interpreter(object):
 
     def _in_child(self):
         self._channel.close()
+        if self._track is not None:
+            self._track.close()
         for fd in self._streams.saved:
             try:
                 os.close(fd)
@@ -148,25 +172,36 @@ class Interpreter(object):
 
     def serve(self):
         """Cell after cell, until the supervisor's pipe ends."""
-        channel = self._channel
+        channel, track = self._channel, self._track
+        fds = (channel.read_fd,) if track is None else (channel.read_fd, track.read_fd)
         while True:
-            self._awaiting.idle(channel.read_fd)
+            self._awaiting.idle(*fds)
             if _getpid() != channel.pid:
                 _exit(0)         # forked by a task between two cells
+            if track is not None and not channel.wait():
+                request = track.take()
+                if request is not None:
+                    reply = self._serve_cell(request)
+                    if not track.answer(reply, self._shown):
+                        channel.send(b'r', wire.encode(reply))
+                continue
             frame = channel.receive()
             if frame is None:
                 return
             kind, payload = frame
             if kind == b'X':
-                request = wire.decode(payload)
-                self._number = request['number']
-                try:
-                    reply = self._cell(request)
-                except BaseException as error:       # the cell has broken what this file stands on
-                    reply = _broken(error)
-                self.gate.end()
-                reply['number'] = self._number
-                channel.send(b'r', wire.encode(reply))
+                channel.send(b'r', wire.encode(self._serve_cell(wire.decode(payload))))
+
+    def _serve_cell(self, request):
+        self._number = request['number']
+        self._shown = False
+        try:
+            reply = self._cell(request)
+        except BaseException as error:       # the cell has broken what this file stands on
+            reply = _broken(error)
+        self.gate.end()
+        reply['number'] = self._number
+        return reply
 
     def _cell(self, request):
         # type: (dict) -> dict
@@ -218,12 +253,14 @@ class Interpreter(object):
             if len(self._held) < _HELD:
                 self._held.append(bundle)
             return
+        self._shown = True
         self._channel.send(b'd', _NUMBER.pack(self._number) + wire.encode(bundle))
         self.gate.release()
 
     def _send_held(self):
         held, self._held = self._held, []
         for bundle in held:
+            self._shown = True
             self._channel.send(b'd', _NUMBER.pack(self._number) + wire.encode(bundle))
 
 

@@ -26,6 +26,7 @@ class Loop(object):
         self._signal_pipe = -1
         self._signals = set()  # type: set
         self._signal_handlers = {}  # type: dict
+        self.woken = _asleep  # called before anything else is, in every turn
 
     def watch(self, fd, handler, events=READ):
         """Call `handler(events)` when the descriptor is ready; watching it again changes what for."""
@@ -63,7 +64,9 @@ class Loop(object):
             wait = 0.0
         elif timers:
             wait = min(min(timers.values(), key=_when)[0] - time.monotonic(), _LONGEST)
-        for fd, events in self._poll.poll(math.ceil(wait * 1000) if wait > 0 else 0):
+        ready = self._poll.poll(math.ceil(wait * 1000) if wait > 0 else 0)
+        self.woken()
+        for fd, events in ready:
             handler = self._handlers.get(fd)
             if handler is not None:  # an earlier handler of this turn may have closed it
                 handler(events)
@@ -110,6 +113,10 @@ class Loop(object):
 
 def _when(timer):
     return timer[0]
+
+
+def _asleep():
+    pass
 
 
 def _nothing(_number, _frame):

@@ -5,7 +5,7 @@ import struct
 import time
 from collections import deque
 
-from . import cell, frames, loop, osdep, output, reply
+from . import cell, frames, lane, loop, osdep, output, reply
 from .file_port import SPILL_DEFAULT, SPILLS_KEPT
 from .ports import Port
 
@@ -36,6 +36,7 @@ class PipePort(Port):
         self._queue = deque()  # type: deque
         self._queued_bytes = 0
         self._number = 0
+        self.lane = lane.make()
         self._read_size = _READ_SMALL
         self._start = None  # type: object
         self._held = {}  # type: dict
@@ -105,11 +106,13 @@ class PipePort(Port):
                 self._control(payload)
             elif kind == b"G":
                 self._read(payload)
+            elif kind == b"L":
+                self._hand_over(payload)
             else:
                 self._log("a frame of unknown kind %r was dropped", kind)
 
     def _request(self, payload):
-        self._number += 1
+        self._number = self.lane.next_number() if self.lane is not None else self._number + 1
         request = cell.parse(payload, self._number, time.monotonic())
         if len(self._queue) >= MAX_WAITING or self._queued_bytes + len(request.code) > MAX_WAITING_BYTES:
             request.refusal = request.refusal or "too many cells wait already"
@@ -121,6 +124,22 @@ class PipePort(Port):
         self._queued_bytes += len(request.code)
         if ahead:
             self._send(b"A", reply.encode({"number": request.number, "id": request.id, "ahead": ahead}))
+
+    def _hand_over(self, payload):
+        """The host has waited for a moment for a cell in the lane, and now it is the supervisor's."""
+        try:
+            request = cell.decode(payload)
+            cell_id, seq = str(request["id"]), int(request["seq"])
+        except (ValueError, TypeError, KeyError):
+            self._log("a hand-over that does not fit the protocol was dropped")
+            return
+        if self.lane is not None:
+            self.handed_over(cell_id, seq)
+
+    def handed_over(self, cell_id, seq):
+        untaken = self._kernel.hand_over(cell_id, seq)
+        if untaken is not None:
+            self._request(untaken)
 
     def waiting(self):
         return len(self._queue)
@@ -193,6 +212,16 @@ class PipePort(Port):
         self._start = cell
         self._loop.at("start", time.monotonic() + _START_TOLD, lambda: self._push(b""))
 
+    def forget(self, cell):
+        if cell.number in self._held:
+            self._held.pop(cell.number).close()
+        self._untold(cell)
+
+    def _untold(self, cell):
+        if self._start is cell:
+            self._start = None
+            self._loop.cancel("start")
+
     def output(self, number, blob):
         # The host gets whole records, each in a frame of its own.
         head = _NUMBER.pack(number)
@@ -215,9 +244,7 @@ class PipePort(Port):
                 held.pop(self._spills.pop(0)).close()
         elif cell.number in held:
             held.pop(cell.number).close()
-        if self._start is cell:
-            self._start = None
-            self._loop.cancel("start")
+        self._untold(cell)
         self._send(b"R", reply)
         return True
 

@@ -8,6 +8,7 @@ class Port(object):
     wake = ""  # how requests make themselves known
     has_host = False  # whether a host started us and has to be there for us to live
     congested = False  # the host takes no more output for now
+    lane = None  # type: object
 
     def open(self, loop, kernel):
         """Begin to serve. The port may call `kernel`: control(request), facts(), busy(), gone(why), write_record()."""
@@ -34,6 +35,12 @@ class Port(object):
 
     def started(self, cell):
         """The cell's code was handed to the interpreter."""
+
+    def handed_over(self, cell_id, seq):
+        """Ask again after a cell in the lane."""
+
+    def forget(self, cell):
+        """A cell that was started is over and was answered elsewhere."""
 
     def output(self, number, blob):
         # type: (int, bytes) -> None

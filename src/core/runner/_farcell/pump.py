@@ -18,6 +18,7 @@ class Pump(object):
         # type: (object, object, object) -> None
         self._loop = loop_
         self._port = port
+        self._lane = port.lane
         self._sink = sink
         self._pipes = {}  # type: dict
         self._last = 0.0
@@ -45,10 +46,12 @@ class Pump(object):
         """One pass over both pipes, and then perhaps a rest."""
         records = []
         size = 0
+        self._counted()
         for fd, kind in list(self._pipes.items()):
             size += self._read(fd, kind, records)
         if records:
             self._sink(records)
+        self._counted()
         now = time.monotonic()
         if self._port.congested:
             self._hush()
@@ -82,6 +85,7 @@ class Pump(object):
         # type: () -> None
         """Read exactly what is in the pipes now. What a child goes on to write belongs to a later cell."""
         records = []
+        self._counted()
         for fd, kind in self._pipes.items():
             left = osdep.bytes_available(fd)
             while left > 0:
@@ -92,3 +96,8 @@ class Pump(object):
                 left -= len(data)
         if records:
             self._sink(records)
+        self._counted()
+
+    def _counted(self):
+        if self._lane is not None:
+            self._lane.reading()

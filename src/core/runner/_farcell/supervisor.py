@@ -128,6 +128,11 @@ class Supervisor(object):
         """Answer a request that will not be run, without waiting for its turn."""
         self._conductor.refuse(cell, reply.error("protocol", "Refused", cell.refusal))
 
+    def hand_over(self, cell_id, seq):
+        # type: (str, int) -> object
+        """Look after a cell that the host has put into the lane; its request if nobody has taken it."""
+        return self._conductor.hand_over(cell_id, seq)
+
     def control(self, request):
         # type: (dict) -> dict
         """Carry out interrupt, reset or stop, and say what came of it."""
@@ -207,7 +212,11 @@ class Supervisor(object):
 
     def _idled(self):
         self._port.look()  # a request may have come this very moment
-        if self._conductor.running is None and not self._port.waiting():
+        lane = self._port.lane
+        rested = lane is None or time.monotonic() - lane.last_end() >= self._idle_seconds
+        if not rested and not self._conductor.busy():
+            self._loop.at("idle", lane.last_end() + self._idle_seconds, self._idled)
+        elif not self._conductor.busy() and not self._port.waiting():
             self.gone("idle")
         else:
             self._touch()
@@ -259,7 +268,7 @@ def main_pipes(header, stdin_fd, stdout_fd):
         body = _refusal(error)[:-1]
         os.write(stdout_fd, b"%s json %d\n%s\n" % (nonce, len(body), body))
         os._exit(0)
-    body = reply.encode({"ok": True, "kernel": started.record(), "reused": False, "previous": None})
+    body = reply.encode({"ok": True, "kernel": started.record(), "reused": False, "previous": None, "lane": port.lane.describe() if port.lane is not None else None})
     port.say(b"%s json %d\n%s\n" % (nonce, len(body), body))
     started.serve()
     os._exit(0)

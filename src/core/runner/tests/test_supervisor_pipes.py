@@ -25,7 +25,7 @@ class Frames(Kernel):
         self.assertEqual((answer["kernel"]["id"], answer["kernel"]["pid"], answer["kernel"]["dir"]), (self.kernel.spec["id"], self.kernel.pid, None))
 
     def test_start_and_reply(self):
-        cell = self.kernel.send("1")
+        cell = self.kernel.send("import time; time.sleep(0.05)")  # of one that is over within a millisecond nothing but the reply is told
         started = json.loads(self.kernel.next(b"S").decode())
         self.assertEqual((started["number"], started["id"]), (1, cell))
         self.assertEqual(self.kernel.reply(cell)["cell"], {"id": cell, "number": 1})

@@ -1,0 +1,287 @@
+//! The lane: a short way to the interpreter, past a supervisor that sleeps. One cell at a time takes it, and only while nothing else is under way.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use farcell_core::cell::millis;
+use farcell_core::wire::frame;
+use farcell_core::wire::message::{self, Echo, RawReply};
+use farcell_core::{Cell, CellId, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
+use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+
+use super::channel::Channel;
+
+/// A write of so many bytes comes whole or not at all (`PIPE_BUF`).
+const FRAME_MAX: usize = 4096;
+/// How long the lane is waited for before the supervisor is to look after the cell.
+pub(super) const PATIENCE: Duration = Duration::from_millis(2);
+
+/// What the supervisor tells of its lane.
+#[derive(Debug, Deserialize)]
+pub(super) struct Told {
+    pid: i64,
+    request: i32,
+    reply: i32,
+    inodes: [u64; 2],
+}
+
+/// Who may go: everything that the supervisor hears of shares it, a cell in the lane has it alone.
+#[derive(Debug)]
+pub(super) struct Lane(Arc<RwLock<Ends>>);
+
+/// A part in the way to the supervisor. While there is one, no cell takes the lane.
+pub(super) type Share = OwnedRwLockReadGuard<Ends>;
+
+#[derive(Debug)]
+pub(super) struct Ends {
+    pipes: Option<Pipes>,
+    /// A cell in the lane that the supervisor has not been told of, and whose reply has not been heard.
+    outstanding: Mutex<Option<Outstanding>>,
+}
+
+#[derive(Debug)]
+struct Pipes {
+    send: Sender,
+    seq: u64,
+    hear: AsyncMutex<Hear>,
+}
+
+#[derive(Debug)]
+struct Hear {
+    pipe: Receiver,
+    buffer: BytesMut,
+}
+
+/// The content of a frame `L`.
+#[derive(Debug, Clone, Serialize)]
+struct Outstanding {
+    id: CellId,
+    seq: u64,
+}
+
+/// A cell on its way through the lane. Dropping it hands the cell over, as nobody watches its bounds any more.
+#[derive(Debug)]
+pub(super) struct Passage {
+    hold: Hold,
+    id: CellId,
+    lane: Arc<RwLock<Ends>>,
+    channel: Arc<Channel>,
+}
+
+#[derive(Debug)]
+enum Hold {
+    /// The lane is the cell's alone.
+    Alone(OwnedRwLockWriteGuard<Ends>),
+    /// The supervisor knows of the cell; the reply may come either way.
+    Shared(Share),
+    /// The reply is there.
+    Settled,
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    v: u32,
+    id: &'a CellId,
+    seq: u64,
+    code: &'a str,
+    timeout_ms: Option<u64>,
+    max_output: u64,
+    echo: Echo,
+}
+
+impl Lane {
+    /// The lane that was told of, if it can be had; else one that no cell ever takes.
+    pub(super) fn open(told: Option<Told>) -> Self {
+        let pipes = told.filter(|_| cfg!(target_os = "linux")).and_then(|told| {
+            Pipes::open(&told).map_err(|e| tracing::debug!(error = %e, "there is no lane to the kernel")).ok()
+        });
+        Lane(Arc::new(RwLock::new(Ends { pipes, outstanding: Mutex::default() })))
+    }
+
+    /// A part in the way to the supervisor, as soon as no cell has the lane.
+    pub(super) async fn share(&self, channel: &Channel) -> Result<Share> {
+        let share = Arc::clone(&self.0).read_owned().await;
+        share.hand_over(channel).await?;
+        Ok(share)
+    }
+
+    /// Puts a cell into the lane. `None` where it has to go the usual way.
+    pub(super) fn enter(&self, id: &CellId, cell: &Cell, channel: &Arc<Channel>) -> Option<Passage> {
+        if cell.reset || cell.cwd.is_some() || !cell.env.is_empty() || cell.code.len() > FRAME_MAX {
+            return None;
+        }
+        let mut ends = Arc::clone(&self.0).try_write_owned().ok()?;
+        if ends.outstanding().is_some() {
+            return None;
+        }
+        let pipes = ends.pipes.as_mut()?;
+        if !pipes.hear.get_mut().clear() {
+            tracing::debug!("something else than replies was in the lane: it is used no more");
+            ends.pipes = None;
+            return None;
+        }
+        let seq = pipes.put(id, cell)?;
+        ends.set_outstanding(Some(Outstanding { id: id.clone(), seq }));
+        Some(Passage {
+            hold: Hold::Alone(ends),
+            id: id.clone(),
+            lane: Arc::clone(&self.0),
+            channel: Arc::clone(channel),
+        })
+    }
+}
+
+impl Pipes {
+    fn open(told: &Told) -> std::io::Result<Self> {
+        let path = |fd: i32| format!("/proc/{}/fd/{fd}", told.pid);
+        let send = OpenOptions::new().open_sender(path(told.request))?;
+        let hear = OpenOptions::new().open_receiver(path(told.reply))?;
+        // In another pid namespace than the supervisor's, its pid is somebody else's here.
+        if [inode(&send)?, inode(&hear)?] != told.inodes {
+            return Err(std::io::Error::other("these are not the kernel's pipes"));
+        }
+        let hear = Hear { pipe: hear, buffer: BytesMut::with_capacity(2 * FRAME_MAX) };
+        Ok(Pipes { send, seq: 0, hear: AsyncMutex::new(hear) })
+    }
+
+    /// Sends a cell, wholly or not at all.
+    fn put(&mut self, id: &CellId, cell: &Cell) -> Option<u64> {
+        let seq = self.seq + 1;
+        let request = Request {
+            v: message::VERSION,
+            id,
+            seq,
+            code: &cell.code,
+            timeout_ms: cell.timeout.map(millis),
+            max_output: cell.max_output as u64,
+            echo: cell.echo,
+        };
+        let mut frame = Vec::with_capacity(cell.code.len() + 256);
+        frame.extend_from_slice(&[0; 5]);
+        serde_json::to_writer(&mut frame, &request).ok()?;
+        let header = frame::header(b'Q', frame.len() - 5).ok()?;
+        frame.get_mut(..5)?.copy_from_slice(&header);
+        if frame.len() > FRAME_MAX || self.send.try_write(&frame).ok()? != frame.len() {
+            return None;
+        }
+        self.seq = seq;
+        Some(seq)
+    }
+}
+
+impl Hear {
+    /// Drops the replies to cells that were given up. False if there was anything else: a cell's code has been writing here.
+    fn clear(&mut self) -> bool {
+        while matches!(self.pipe.try_read_buf(&mut self.buffer), Ok(n) if n > 0) {}
+        while let Ok(Some(_)) = frame::decode(&mut self.buffer) {}
+        self.buffer.is_empty()
+    }
+
+    /// The reply to a cell; what came for cells that were given up is skipped. `None` if nothing can come any more. Safe to drop half-way.
+    async fn reply(&mut self, id: &CellId) -> Option<Box<RawReply>> {
+        loop {
+            while let Some(frame) = frame::decode(&mut self.buffer).ok()? {
+                let reply: RawReply = serde_json::from_slice(&frame.payload).ok()?;
+                if reply.cell.id.as_ref() == Some(id) {
+                    return Some(Box::new(reply));
+                }
+            }
+            self.buffer.reserve(2 * FRAME_MAX);
+            if !matches!(self.pipe.read_buf(&mut self.buffer).await, Ok(n) if n > 0) {
+                return None;
+            }
+        }
+    }
+}
+
+fn inode(end: &impl AsFd) -> std::io::Result<u64> {
+    Ok(File::from(end.as_fd().try_clone_to_owned()?).metadata()?.ino())
+}
+
+impl Ends {
+    fn outstanding(&self) -> std::sync::MutexGuard<'_, Option<Outstanding>> {
+        self.outstanding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_outstanding(&self, outstanding: Option<Outstanding>) {
+        *self.outstanding() = outstanding;
+    }
+
+    /// Tells the supervisor of a cell in the lane, if there is one that it may not know.
+    async fn hand_over(&self, channel: &Channel) -> Result<()> {
+        let outstanding = self.outstanding().clone();
+        let Some(outstanding) = outstanding else { return Ok(()) };
+        channel.send(b'L', json!(outstanding).to_string().as_bytes()).await?;
+        // Only now: had we been given up on the way, somebody else would have to tell. To tell twice does no harm.
+        self.set_outstanding(None);
+        Ok(())
+    }
+}
+
+impl Passage {
+    /// Waits for the reply that comes through the lane, for ever where none comes; `None` if the lane is broken. Safe to drop half-way.
+    pub(super) async fn reply(&self) -> Option<Box<RawReply>> {
+        let ends = match &self.hold {
+            Hold::Alone(ends) => Some(&**ends),
+            Hold::Shared(ends) => Some(&**ends),
+            Hold::Settled => None,
+        };
+        match ends.and_then(|ends| ends.pipes.as_ref()) {
+            Some(pipes) => pipes.hear.lock().await.reply(&self.id).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the supervisor has not been told.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.hold, Hold::Alone(_))
+    }
+
+    /// Has the supervisor look after the cell.
+    pub(super) async fn hand_over(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.hold, Hold::Settled) {
+            Hold::Alone(ends) => {
+                let share = ends.downgrade();
+                let told = share.hand_over(&self.channel).await;
+                self.hold = Hold::Shared(share);
+                told
+            }
+            other => {
+                self.hold = other;
+                Ok(())
+            }
+        }
+    }
+
+    /// The reply is there, whichever way it came.
+    pub(super) fn settle(&mut self) {
+        if let Hold::Alone(ends) = std::mem::replace(&mut self.hold, Hold::Settled) {
+            ends.set_outstanding(None);
+        }
+        self.channel.forget(&self.id);
+    }
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        if matches!(self.hold, Hold::Settled) {
+            return;
+        }
+        self.channel.forget(&self.id);
+        // Whoever comes next would tell; but nobody may come, and the cell has a deadline.
+        if self.is_alone()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (lane, channel) = (Lane(Arc::clone(&self.lane)), Arc::clone(&self.channel));
+            runtime.spawn(async move { lane.share(&channel).await.map(drop) });
+        }
+    }
+}
