@@ -96,6 +96,22 @@ pub(crate) fn kill_marked(kernel: &KernelId) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn kill_marked(_: &KernelId) {}
 
+/// Ends the process with this number and start time, and no other that may have got the number since. False if it is not there.
+#[cfg(target_os = "linux")]
+pub(crate) fn kill_exact(pid: i64, start_time: u64) -> bool {
+    let handle = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(handle) = handle.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return false };
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Field 22, counted behind the name, which may contain anything.
+    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    started == Some(start_time) && pidfd_send_signal(&handle, Signal::KILL).is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn kill_exact(_: i64, _: u64) -> bool {
+    false
+}
+
 /// Runs a command to its end.
 pub(crate) async fn run(
     argv: &[String],

@@ -27,6 +27,11 @@ use crate::process::{self, Group};
 /// How long a kernel whose pipe was closed is given to end with all it started.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// A write to a pipe of so many bytes comes whole or not at all (`PIPE_BUF`).
+const ATOMIC: usize = 4096;
+/// How long a supervisor may take to read what it is sent. It does nothing else for long.
+const WRITE: Duration = Duration::from_secs(20);
+
 /// How many frames may wait to be heard. A frame holds at most 256 KiB.
 const UNHEARD: usize = 32;
 
@@ -46,7 +51,7 @@ pub(super) enum Heard {
 /// The open channel to one supervisor. Dropping it ends the supervisor.
 #[derive(Debug)]
 pub(super) struct Channel {
-    stdin: AsyncMutex<Option<ChildStdin>>,
+    stdin: Arc<AsyncMutex<Option<ChildStdin>>>,
     routes: Arc<Mutex<Routes>>,
     next_ref: AtomicU32,
     /// Ends the reading task, and with it the child.
@@ -110,7 +115,7 @@ impl Channel {
         let (alive, dropped) = oneshot::channel();
         let reading = Reading { group, child, kernel: record.id.clone(), stdout, buffer };
         tokio::spawn(reading.run(Arc::clone(&routes), dropped));
-        let stdin = AsyncMutex::new(Some(stdin));
+        let stdin = Arc::new(AsyncMutex::new(Some(stdin)));
         Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record, lane))
     }
 
@@ -138,21 +143,16 @@ impl Channel {
         let mut frame = BytesMut::with_capacity(payload.len() + 5);
         frame.extend_from_slice(&frame::header(kind, payload.len())?);
         frame.extend_from_slice(payload);
-        let mut stdin = self.stdin.lock().await;
-        let gone = |e: Option<std::io::Error>| {
-            let error = Error::new(ErrorKind::KernelDead, "the kernel has ended").at(Step::Submit);
-            match e {
-                Some(e) => error.with_source(e),
-                None => error,
-            }
+        let len = frame.len();
+        let writing = write(Arc::clone(&self.stdin), Arc::clone(&self.routes), frame.freeze());
+        let written = if len <= ATOMIC {
+            tokio::time::timeout(WRITE, writing).await
+        } else {
+            // A caller that loses interest half-way must not leave half a frame in the pipe.
+            let whole = tokio::spawn(writing);
+            tokio::time::timeout(WRITE, async { whole.await.unwrap_or_else(|_| Err(gone(None))) }).await
         };
-        let Some(pipe) = stdin.as_mut().filter(|_| !lock(&self.routes).over) else { return Err(gone(None)) };
-        let written = pipe.write_all(&frame).await;
-        if let Err(e) = written {
-            *stdin = None;
-            return Err(gone(Some(e)));
-        }
-        Ok(())
+        written.unwrap_or_else(|_| Err(not_answering()))
     }
 
     /// Sends a control and waits for its answer.
@@ -181,11 +181,40 @@ impl Channel {
     }
 }
 
+/// Writes a frame, after those before it.
+async fn write(
+    stdin: Arc<AsyncMutex<Option<ChildStdin>>>,
+    routes: Arc<Mutex<Routes>>,
+    frame: Bytes,
+) -> Result<()> {
+    let mut stdin = stdin.lock().await;
+    let Some(pipe) = stdin.as_mut().filter(|_| !lock(&routes).over) else { return Err(gone(None)) };
+    let written = pipe.write_all(&frame).await;
+    written.map_err(|e| {
+        *stdin = None;
+        gone(Some(e))
+    })
+}
+
+/// The error for a kernel whose end has been seen: what could not be written to it was not run.
+fn gone(e: Option<std::io::Error>) -> Error {
+    let error = Error::new(ErrorKind::KernelDead, "the kernel has ended").at(Step::Submit);
+    match e {
+        Some(e) => error.with_source(e),
+        None => error,
+    }
+}
+
+fn not_answering() -> Error {
+    Error::new(ErrorKind::Deadline, "the kernel lives and does not answer")
+        .with_hint("it may be stopped (SIGSTOP) or starved of CPU; stopping the session ends it")
+}
+
 async fn answered<T>(hear: oneshot::Receiver<T>, bound: Duration) -> Result<T> {
     match tokio::time::timeout(bound, hear).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(_)) => Err(Error::new(ErrorKind::KernelDead, "the kernel has ended")),
-        Err(_) => Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer")),
+        Err(_) => Err(not_answering()),
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use super::channel::{Channel, Heard};
 use super::lane::{Lane, PATIENCE, Passage, Share, Told};
 use super::tail::Tail;
+use crate::process::kill_exact;
 
 /// How long a question may take.
 const QUESTION: Duration = Duration::from_secs(20);
@@ -119,8 +120,12 @@ impl StdioKernel {
             events.event(Event::Sent { id: id.clone() });
             return self.follow(cell, &id, &mut follow, Some(&mut passage), events).await;
         }
-        let _share = self.send(cell, &id).await?;
         events.event(Event::Sent { id: id.clone() });
+        let _share = match self.send(cell, &id).await {
+            // Perhaps it lies in the pipe, and is run when the kernel goes on.
+            Err(e) if e.kind() == ErrorKind::Deadline => return Ok(follow.lost(&id, &self.names())),
+            sent => sent?,
+        };
         self.follow(cell, &id, &mut follow, None, events).await
     }
 
@@ -164,11 +169,20 @@ impl StdioKernel {
                 // Also where no start was told: it is told a moment late, and a cell whose fate is unknown is never sent again.
                 Waited::Gone => return Ok(follow.died(id, &self.names())),
                 Waited::Moment if follow.started.is_none() => {
-                    if self.withdraw(id).await? {
-                        let (kernel, names) = (self.record.id.clone(), follow.cell(id));
-                        return Ok(self.identity.withdrawn(kernel, names, cell.queue_timeout, follow.ahead));
+                    match self.withdraw(id).await {
+                        Ok(true) => {
+                            let (kernel, names) = (self.record.id.clone(), follow.cell(id));
+                            let ahead = follow.ahead;
+                            return Ok(self.identity.withdrawn(kernel, names, cell.queue_timeout, ahead));
+                        }
+                        Ok(false) => until = Instant::now() + QUESTION,
+                        // It was sent, and nobody can say what becomes of it.
+                        Err(e) if e.kind() == ErrorKind::Deadline => {
+                            return Ok(follow.lost(id, &self.names()));
+                        }
+                        // The pipe is broken: its end is heard next.
+                        Err(_) => until = Instant::now() + QUESTION,
                     }
-                    until = Instant::now() + QUESTION;
                 }
                 // It has begun, so that this is a reply and no error.
                 Waited::Moment if cell.timeout.is_some() => return Ok(follow.lost(id, &self.names())),
@@ -276,6 +290,14 @@ impl Kernel for StdioKernel {
             Ok(answer) => read_answer(&self.identity.target, answer),
             Err(e) if e.kind() == ErrorKind::KernelDead && stop => {
                 Ok(Controlled { done: true, detail: None })
+            }
+            // Its death is seen at the pipe, and all that is left of it is ended then.
+            Err(e)
+                if e.kind() == ErrorKind::Deadline
+                    && stop
+                    && kill_exact(self.record.pid, self.record.start_time) =>
+            {
+                Ok(Controlled { done: true, detail: Some("it did not answer, and was killed".to_owned()) })
             }
             Err(e) => Err(e.on(&self.identity.target)),
         }

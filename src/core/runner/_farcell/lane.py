@@ -48,7 +48,8 @@ _ZERO = struct.pack('i', 0)
 def make():
     # type: () -> object
     """The supervisor's side, or None where the machine or this Python cannot have it."""
-    if not osdep.LINUX or mmap is None:
+    # Both sides rely on seeing the other's words in the order in which they were written; other processors promise less.
+    if not osdep.LINUX or mmap is None or os.uname()[4] not in ("x86_64", "i686"):
         return None
     fds = []  # type: list
     try:

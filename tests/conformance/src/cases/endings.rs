@@ -188,10 +188,13 @@ async fn dead_supervisor(s: &Subject) {
 
 async fn supervisor_between(s: &Subject) {
     let session = s.session("a");
-    let first = ok(&session, "x = 1").await;
+    let first = ok(&session, "import os; x = 1; os.getpid()").await;
+    let interpreter = text(&first).parse().expect("a pid");
     let supervisor = s.supervisor_pid(&session).await;
     s.signal(supervisor, 9).await;
     // A cell sent in the very moment of a death has an unknown fate, and is not what is tested here.
+    s.wait_gone(supervisor).await;
+    s.wait_gone(interpreter).await;
     while session.probe().await.is_ok_and(|p| p.is_some_and(|p| p.alive)) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
