@@ -3,6 +3,7 @@
 import _ast
 import builtins
 import os
+import re
 import sys
 import tokenize
 import types
@@ -21,6 +22,9 @@ _gettrace, _settrace = sys.gettrace, sys.settrace
 _getlimit, _setlimit = sys.getrecursionlimit, sys.setrecursionlimit
 _DEPTH = 200             # of the stack, which our own work between two cells needs
 _exit = os._exit
+# A last line that can be nothing but an assignment (or an error): a name, perhaps an operator, and an equals sign.
+_assigns = re.compile(r'[A-Za-z_][A-Za-z0-9_.]*[ \t]*(?:[-+*/%&|^@]|\*\*|//|<<|>>)?=[^=;]').match
+_spans_lines = re.compile(r'[\'"()\[\]{}\\]').search
 
 
 class Executor(object):
@@ -135,6 +139,8 @@ class Executor(object):
         """The code objects of a cell, and whether the last one's value is its result."""
         if not self._future and '__future__' in source:
             self._future = _future_flags()
+        if echo == 'last' and lines and _is_assignment(lines):
+            return (self._code(source, filename, 'exec'),), False        # the tree would cost as much again
         tree = _compile(source, filename, 'exec', self._flags | _ONLY_AST, True)
         body = tree.body
         if not body:
@@ -234,6 +240,12 @@ def _exit_code(failure):
     except Exception:
         pass
     return 1
+
+
+def _is_assignment(lines):
+    """Whether the last statement is for sure no expression; on one of several lines without what could begin before it."""
+    last = lines[-1]
+    return _assigns(last) is not None and ';' not in last and (len(lines) == 1 or _spans_lines(last) is None)
 
 
 def _ends_with_semicolon(source, lines, last):

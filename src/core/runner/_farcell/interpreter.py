@@ -184,6 +184,7 @@ class Interpreter(object):
                     reply = self._serve_cell(request)
                     if not track.answer(reply, self._shown):
                         channel.send(b'r', wire.encode(reply))
+                    self._streams.restore_descriptors()
                 continue
             frame = channel.receive()
             if frame is None:
@@ -191,6 +192,7 @@ class Interpreter(object):
             kind, payload = frame
             if kind == b'X':
                 channel.send(b'r', wire.encode(self._serve_cell(wire.decode(payload))))
+                self._streams.restore_descriptors()
 
     def _serve_cell(self, request):
         self._number = request['number']

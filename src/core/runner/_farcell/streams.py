@@ -98,11 +98,14 @@ class Streams(object):
             setattr(sys, name, stream)
             setattr(sys, '__%s__' % name, stream)
 
-    def restore(self):
-        """What the cell before replaced, closed or redirected."""
+    def restore_descriptors(self):
+        """Those that the cell before closed or redirected. After its reply, when nobody waits."""
         for fd in range(3):
             if _mark(fd) != self._marks[fd]:
                 _dup2(self.saved[fd], fd, True)
+
+    def restore(self):
+        """The streams that the cell before, or a thread since then, replaced or closed."""
         for fd, stream in enumerate(self._streams):
             if not _usable(stream):
                 stream = self._streams[fd] = _open(fd)
