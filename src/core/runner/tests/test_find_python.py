@@ -91,7 +91,7 @@ class FindPython(unittest.TestCase):
         self.assertTrue(out.startswith("abc123 no-python python3=exit-1 python=exit-98"), out)
 
     def test_real_python_2(self):
-        real = next((path for path in ("/root/.pyenv/versions/2.7.18/bin/python", shutil.which("python2.7")) if path and os.path.exists(path)), None)
+        real = shutil.which("python2.7") or shutil.which("python2")
         if real is None:
             self.skipTest("no Python 2 here")
         self.assertEqual(self.run_script(["sh"], python=real)[1].split("=")[0], "abc123 no-python " + real)
