@@ -90,12 +90,6 @@ class FindPython(unittest.TestCase):
         out = self.run_script(["sh"], path=self.dir, rest=LOADER + b'{"op": "run"}\n')[1]
         self.assertTrue(out.startswith("abc123 no-python python3=exit-1 python=exit-98"), out)
 
-    def test_real_python_2(self):
-        real = shutil.which("python2.7") or shutil.which("python2")
-        if real is None:
-            self.skipTest("no Python 2 here")
-        self.assertEqual(self.run_script(["sh"], python=real)[1].split("=")[0], "abc123 no-python " + real)
-
     def test_a_path_with_blanks_quotes_and_dollars_is_data(self):
         path = self.fake("my $(touch x) 'py\" ;thon", 'exec "%s" "$@"\n' % sys.executable)
         self.assertEqual(self.run_script(["sh"], python=path)[:2], (0, "True one\ntwo\n"))
