@@ -22,7 +22,7 @@ Examples:
   farcell run --json '1/0'                    one JSON document: the reply
   farcell run --detach --timeout 1h -f long.py; farcell result --wait
 
-Ctrl-C interrupts the cell and keeps the variables; a second Ctrl-C leaves the cell running.
+Ctrl-C interrupts the cell and keeps the variables; a second Ctrl-C does not wait for that.
 What the cell printed streams as it comes. More than --max-output is kept on the target:
 `farcell logs --cell N` prints all of it.")]
 pub(crate) struct Args {

@@ -49,13 +49,18 @@ impl Cell {
         self
     }
 
+    /// Its timeout as both sides' clocks can take it.
+    pub fn timeout_ms(&self) -> Option<u64> {
+        self.timeout.map(|timeout| millis(clamped(timeout)))
+    }
+
     /// The message that is sent for it.
     pub fn to_request(&self, id: CellId) -> Request {
         Request {
             v: message::VERSION,
             id,
             code: self.code.clone(),
-            timeout_ms: self.timeout.map(|timeout| millis(clamped(timeout))),
+            timeout_ms: self.timeout_ms(),
             max_output: self.max_output as u64,
             echo: self.echo,
             cwd: self.cwd.clone(),

@@ -21,6 +21,7 @@ use self::memory::{TELL_FOR, clear_away, ended_by_itself};
 pub use self::options::{RegistryOptions, SessionOptions};
 pub use self::store::{Loss, Store, Stored};
 use self::table::{Room, Table, idle_since};
+use crate::cell::clamped;
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::KernelId;
 use crate::kernel::{Control, Driver, Identity, Kernel, KernelSpec};
@@ -354,7 +355,7 @@ impl Inner {
 
     /// Takes room for the key, stopping the kernels that were used longest ago, and waiting while all are busy.
     async fn make_room(&self, key: &Key) -> Result<()> {
-        let until = Instant::now() + self.options.wait_for_room;
+        let until = Instant::now() + clamped(self.options.wait_for_room);
         let why = format!("it made room for the session {:?}", key.session);
         let mut spared = Vec::new();
         loop {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use farcell_core::cell::millis;
 use farcell_core::wire::frame;
 use farcell_core::wire::message::{self, Echo, RawReply};
 use farcell_core::{Cell, CellId, Result};
@@ -160,7 +159,7 @@ impl Pipes {
             id,
             seq,
             code: &cell.code,
-            timeout_ms: cell.timeout.map(millis),
+            timeout_ms: cell.timeout_ms(),
             max_output: cell.max_output as u64,
             echo: cell.echo,
         };

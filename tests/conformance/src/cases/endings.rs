@@ -15,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case { name: "a_kill_from_within_is_a_reply", check: |s| Box::pin(kill_within(s)) },
         Case { name: "a_fork_that_falls_out_of_the_cell_answers_nothing", check: |s| Box::pin(fork(s)) },
         Case { name: "a_timeout_keeps_state_and_output", check: |s| Box::pin(timeout(s)) },
+        Case { name: "no_timeout_is_too_long", check: |s| Box::pin(long_timeout(s)) },
         Case {
             name: "a_cell_that_ignores_signals_is_ended_with_its_children",
             check: |s| Box::pin(ignores(s)),
@@ -109,6 +110,15 @@ async fn timeout(s: &Subject) {
     let code = "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    pass\nx = 3";
     expect(&run_for(&session, code, Duration::from_millis(300)).await, Status::Timeout, State::Kept);
     assert_eq!(text(&ok(&session, "x").await), "3");
+}
+
+async fn long_timeout(s: &Subject) {
+    let session = s.session("a");
+    ok(&session, "x = 0").await;
+    for n in 1..=3 {
+        let reply = run_for(&session, "x += 1; x", Duration::MAX).await;
+        assert_eq!((reply.status, text(&reply)), (Status::Ok, n.to_string().as_str()), "{reply:#?}");
+    }
 }
 
 async fn ignores(s: &Subject) {
