@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::Stdio;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use serde_json::json;
 
@@ -209,48 +209,85 @@ fn the_repl_reads_cells_from_a_terminal() {
             None => script.env_remove(name),
         };
     }
-    let mut child = script.spawn().expect("script(1) from util-linux or bsdutils");
-    let mut stdin = child.stdin.take().unwrap();
-    let mut stdout = child.stdout.take().unwrap();
-    let (tell, hear) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(n) = stdout.read(&mut buffer) {
-            if n == 0 || tell.send(buffer[..n].to_vec()).is_err() {
+    let mut terminal = Terminal::new(script.spawn().expect("script(1) from util-linux or bsdutils"));
+    terminal.wait_for(">>> ");
+    // What is typed before the prompt is there would meet a terminal that is not yet the editor's: so each cell waits for the next prompt.
+    terminal.send("x * 2 + 3\r");
+    terminal.wait_for("43");
+    terminal.wait_for(">>> ");
+    terminal.send("import time; print('up'); time.sleep(600)\r");
+    terminal.wait_for("up\r\n");
+    terminal.send("\u{3}");
+    terminal.wait_for("KeyboardInterrupt");
+    terminal.wait_for(">>> ");
+    terminal.send("x - 1\r");
+    terminal.wait_for("19");
+    terminal.wait_for(">>> ");
+    terminal.send("\u{4}");
+    terminal.ends_well();
+    assert_eq!(farcell.ok(&["run", "x"]), "20", "the kernel stays");
+}
+
+/// A terminal with a program in it: what it shows is read, and where its cursor is, is answered, as every terminal does.
+struct Terminal {
+    child: std::process::Child,
+    keys: Arc<Mutex<std::process::ChildStdin>>,
+    screen: std::sync::mpsc::Receiver<Vec<u8>>,
+    seen: String,
+    from: usize,
+}
+
+impl Terminal {
+    fn new(mut child: std::process::Child) -> Self {
+        const QUESTION: &[u8] = b"\x1b[6n";
+        let keys = Arc::new(Mutex::new(child.stdin.take().unwrap()));
+        let mut stdout = child.stdout.take().unwrap();
+        let (tell, screen) = std::sync::mpsc::channel();
+        let answer = Arc::clone(&keys);
+        std::thread::spawn(move || {
+            // A question may come in two pieces.
+            let mut open = Vec::new();
+            let mut buffer = [0; 4096];
+            while let Ok(n @ 1..) = stdout.read(&mut buffer) {
+                open.extend_from_slice(&buffer[..n]);
+                while let Some(at) = open.windows(QUESTION.len()).position(|piece| piece == QUESTION) {
+                    open.drain(..at + QUESTION.len());
+                    // The program may be gone by now.
+                    let _ = answer.lock().unwrap().write_all(b"\x1b[1;1R");
+                }
+                open.drain(..open.len().saturating_sub(QUESTION.len() - 1));
+                if tell.send(buffer[..n].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Terminal { child, keys, screen, seen: String::new(), from: 0 }
+    }
+
+    fn send(&mut self, keys: &str) {
+        self.keys.lock().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until `text` is shown after what was waited for before.
+    fn wait_for(&mut self, text: &str) {
+        let give_up = std::time::Instant::now() + super::harness::PATIENCE;
+        loop {
+            if let Some(at) = self.seen[self.from..].find(text) {
+                self.from += at + text.len();
                 return;
             }
-        }
-    });
-    let mut seen = String::new();
-    let mut expect = |stdin: &mut std::process::ChildStdin, send: &str, want: &str| {
-        stdin.write_all(send.as_bytes()).unwrap();
-        let started = std::time::Instant::now();
-        let from = seen.len();
-        while !seen[from..].contains(want) {
-            assert!(started.elapsed() < super::harness::PATIENCE, "no {want:?} in {seen:?}");
-            if let Ok(bytes) = hear.recv_timeout(Duration::from_millis(100)) {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                // The editor asks the terminal where its cursor is, and waits for the answer.
-                for _ in text.matches("\u{1b}[6n") {
-                    stdin.write_all(b"\x1b[1;1R").unwrap();
-                }
-                seen.push_str(&text);
+            let left = give_up.saturating_duration_since(std::time::Instant::now());
+            match self.screen.recv_timeout(left) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(e) => panic!("no {text:?} after byte {} of {:?} ({e})", self.from, self.seen),
             }
         }
-    };
-    expect(&mut stdin, "", ">>> ");
-    expect(&mut stdin, "x * 2 + 3\r", "43");
-    expect(&mut stdin, "import time; print('up'); time.sleep(600)\r", "up\r\n");
-    expect(&mut stdin, "\u{3}", "KeyboardInterrupt");
-    expect(&mut stdin, "x - 1\r", "19");
-    // `script` ends its child by a hang-up when its own stdin ends, so that stays open; and the prompt still asks for its cursor.
-    stdin.write_all(b"\x04").unwrap();
-    wait_until("the prompt has been left", || {
-        if hear.try_iter().any(|bytes| String::from_utf8_lossy(&bytes).contains("\u{1b}[6n")) {
-            stdin.write_all(b"\x1b[1;1R\x04").unwrap();
-        }
-        child.try_wait().unwrap().is_some()
-    });
-    assert!(child.wait().unwrap().success());
-    assert_eq!(farcell.ok(&["run", "x"]), "20", "the kernel stays");
+    }
+
+    fn ends_well(mut self) {
+        wait_until("the program has ended", || self.child.try_wait().unwrap().is_some());
+        let status = self.child.wait().unwrap();
+        self.seen.extend(self.screen.iter().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
+        assert!(status.success(), "{status}: {:?}", self.seen);
+    }
 }
