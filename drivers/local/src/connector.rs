@@ -1,7 +1,5 @@
 //! The transports of this machine: the local shell, and any command that gives a shell somewhere.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use farcell_core::{
@@ -86,15 +84,14 @@ impl Connector for LocalConnector {
     async fn connect(&self, target: &Target) -> Result<Connection> {
         let way = way(target)?;
         let is_local = matches!(way, Way::Shell);
-        let transport = Arc::new(LocalTransport { target: target.clone(), way });
-        let mut connection = Connection { transport, dir: None, python: None, cwd: None };
-        if is_local {
-            let (_, options) = target.address_and_options(OPTIONS)?;
-            connection.dir = options.get("dir").map(str::to_owned);
-            connection.python = options.get("python").map(str::to_owned);
-            connection.cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
+        let connection = Connection::new(LocalTransport { target: target.clone(), way });
+        if !is_local {
+            return Ok(connection);
         }
-        Ok(connection)
+        let (_, options) = target.address_and_options(OPTIONS)?;
+        let option = |name| options.get(name).map(str::to_owned);
+        let cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
+        Ok(connection.dir(option("dir")).python(option("python")).cwd(cwd))
     }
 }
 
@@ -105,7 +102,7 @@ impl Transport for LocalTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { channels: None, tells_signals: matches!(self.way, Way::Shell) }
+        Capabilities::new().tells_signals(matches!(self.way, Way::Shell))
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {

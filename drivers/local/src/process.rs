@@ -157,7 +157,7 @@ pub(crate) async fn run(
         Error::new(ErrorKind::Transport, format!("the command's output was lost: {e}")).with_source(e)
     };
     group.is_over();
-    Ok(Output { ended: ended(status.map_err(lost)?), stdout: stdout.map_err(lost)?, stderr })
+    Ok(Output::new(ended(status.map_err(lost)?), stdout.map_err(lost)?, stderr))
 }
 
 fn ended(status: ExitStatus) -> Ended {

@@ -44,6 +44,7 @@ pub trait Connector: Send + Sync + fmt::Debug {
 
 /// A transport, and what the target's options say of the kernels behind it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Connection {
     /// The transport.
     pub transport: Arc<dyn Transport>,
@@ -53,6 +54,31 @@ pub struct Connection {
     pub python: Option<String>,
     /// The working directory of a kernel, where the caller names none.
     pub cwd: Option<String>,
+}
+
+impl Connection {
+    /// A transport to a target whose options say nothing.
+    pub fn new(transport: impl Transport + 'static) -> Self {
+        Connection { transport: Arc::new(transport), dir: None, python: None, cwd: None }
+    }
+
+    /// The base directory to use.
+    #[must_use]
+    pub fn dir(self, dir: Option<String>) -> Self {
+        Connection { dir, ..self }
+    }
+
+    /// The Python to use.
+    #[must_use]
+    pub fn python(self, python: Option<String>) -> Self {
+        Connection { python, ..self }
+    }
+
+    /// The working directory of a kernel, where the caller names none.
+    #[must_use]
+    pub fn cwd(self, cwd: Option<String>) -> Self {
+        Connection { cwd, ..self }
+    }
 }
 
 /// A target that has been connected to.

@@ -40,5 +40,5 @@ pub use crate::reply::{
 };
 pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
-pub use crate::transport::{Capabilities, Command, Ended, Output, Transport};
+pub use crate::transport::{Capabilities, Command, Duplex, Ended, Output, Running, Transport};
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};
