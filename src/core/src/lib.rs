@@ -40,5 +40,7 @@ pub use crate::reply::{
 };
 pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
-pub use crate::transport::{Capabilities, Command, Duplex, Ended, Output, Running, Transport};
+pub use crate::transport::{
+    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport,
+};
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};

@@ -1,12 +1,14 @@
 //! A transport is a way to run a command on a target. This trait is all that a new one has to implement.
 
+mod duplex;
+
 use std::fmt;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
+pub use self::duplex::{ClosesOnShutdown, Duplex, Running};
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::target::Target;
 
@@ -121,43 +123,6 @@ impl Default for Capabilities {
     }
 }
 
-/// A command that is kept open, with both ends of it that we hold.
-///
-/// The halves are used by different tasks at the same time, so neither may wait for the other.
-#[non_exhaustive]
-pub struct Duplex {
-    /// The command's stdin. What is written and flushed reaches the command; shut down or dropped, it is end of file there.
-    pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
-    /// The command's stdout, as it comes. It ends when the command has ended or the connection is lost.
-    pub stdout: Box<dyn AsyncRead + Send + Unpin>,
-    /// The command itself.
-    pub running: Box<dyn Running>,
-}
-
-impl Duplex {
-    /// A command that is kept open.
-    pub fn new(
-        stdin: impl AsyncWrite + Send + Unpin + 'static,
-        stdout: impl AsyncRead + Send + Unpin + 'static,
-        running: impl Running + 'static,
-    ) -> Self {
-        Duplex { stdin: Box::new(stdin), stdout: Box::new(stdout), running: Box::new(running) }
-    }
-}
-
-impl fmt::Debug for Duplex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Duplex").field("running", &self.running).finish_non_exhaustive()
-    }
-}
-
-/// A command that runs for as long as this value lives: to drop it ends the command on the far side, within a second or so, whatever has become
-/// of its stdin and stdout. It may be dropped anywhere, also outside of a runtime.
-pub trait Running: Send + Sync + fmt::Debug {
-    /// The end of what the command has said on stderr so far; empty where that cannot be had.
-    fn stderr(&self) -> Bytes;
-}
-
 /// A way to run a command on one target.
 ///
 /// What every implementation owes (the crate `farcell-conformance` checks it):
@@ -187,7 +152,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// What every implementation owes, beside what holds for [`Transport::exec`]:
     /// - bytes pass both ways at the same time, any number, as they come: nothing is held back for more;
     /// - an end that is not read holds up this command alone, and no other of the same connection;
-    /// - end of file on stdin reaches the command; a stdin that the command does not read any more, and a connection that is lost, is an error of
+    /// - a stdin that is shut down is end of file at the command (see [`ClosesOnShutdown`]); one that the command does not read any more, and a connection that is lost, is an error of
     ///   the write or the end of stdout, and no panic;
     /// - stderr is read all the time, so that the command never waits for it, and its end is kept for messages ([`Running::stderr`]);
     /// - when [`Duplex::running`] or the future is dropped, the command is ended on the far side, within a second or so.
