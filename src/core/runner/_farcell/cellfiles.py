@@ -72,6 +72,14 @@ def last(directory):
     return max((number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)), default=None)
 
 
+def wanted(directory, cell_id):
+    """The number that a wait means: of the cell with this id (None where no file has it), or of the last cell."""
+    number = last(directory) if cell_id is None else find(directory, cell_id)
+    if number is None and cell_id is None:
+        raise Fault("unknown-cell", "no cell waits, runs or has a reply here")
+    return number
+
+
 # --- shipping ----------------------------------------------------------------------------------------------------------------------
 
 def ship(directory, request, again):

@@ -1,0 +1,198 @@
+"""What the courier keeps of the kernels it has to do with: a bell that is hung up once, an eye on the supervisor, and who waits for what."""
+
+import os
+import select
+import time
+from collections import OrderedDict
+
+from . import files, kernels, osdep, watch
+
+KEPT = 32  # kernels without an open wait whose bells stay
+_LOOK_EVERY = 5.0  # although there are bells: a cleaner of temporary files may have taken one
+
+
+class Attended(object):
+    """One kernel. Whoever follows a cell of it is called when there may be news (`ring`) and when it is dead (`death`)."""
+
+    def __init__(self, loop, directory, stamp, dead):
+        # type: (object, str, tuple, object) -> None
+        self.directory = directory
+        self._dead = dead  # called with us when there is nothing more to attend to
+        self.stamp = stamp
+        self.follows = {}  # type: dict
+        self._loop = loop
+        self._bell = None  # type: object
+        self._process = -1
+        self._pause = watch.POLL_FIRST
+        self._next_pulse = 0.0
+
+    # -- opening and closing ---------------------------------------------------------------------------------------------
+
+    def open(self):
+        # type: () -> None
+        """Have a bell and an eye, as far as they can be had. To be called before anything is shipped or looked at."""
+        if self._bell is None:
+            bell = watch.Bell(self.directory, True)
+            if bell.fd >= 0:
+                self._bell = bell
+                self._loop.watch(bell.fd, self._rung)
+        if self._process < 0:
+            self._process = _supervisor(self.directory)
+            if self._process >= 0:
+                self._loop.watch(self._process, self._ended)
+
+    def close(self):
+        # type: () -> None
+        self._loop.cancel(self.directory)
+        if self._bell is not None:
+            self._loop.unwatch(self._bell.fd)
+            self._bell.close()
+            self._bell = None
+        self._close_process()
+
+    def _close_process(self):
+        if self._process >= 0:
+            self._loop.unwatch(self._process)
+            os.close(self._process)
+            self._process = -1
+
+    def alive(self):
+        # type: () -> bool
+        """Whether its supervisor lives, as far as is known: with an eye on it, its end is told by itself."""
+        return self._process >= 0 or files.is_locked(self.directory)
+
+    # -- who follows what ------------------------------------------------------------------------------------------------
+
+    def follow(self, follow):
+        self.follows[follow.call.number] = follow
+        self._pause = watch.POLL_FIRST
+        if not self._loop.armed(self.directory) or self._bell is None:
+            self._arm()
+
+    def leave(self, follow):
+        if self.follows.pop(follow.call.number, None) is not None and not self.follows:
+            self._loop.cancel(self.directory)
+
+    def _arm(self):
+        """Only while somebody waits: nothing of an idle courier ticks."""
+        now = time.monotonic()
+        wait = _LOOK_EVERY if self._process >= 0 else watch.PULSE
+        self._next_pulse = now + wait
+        if self._bell is None:
+            wait = self._pause
+        self._loop.at(self.directory, now + wait, self._tick)
+
+    def _tick(self):
+        now = time.monotonic()
+        self._loop.at(self.directory, now, self._tick)
+        if now >= self._next_pulse:
+            self._pulse()
+            self._next_pulse = now + (_LOOK_EVERY if self._process >= 0 else watch.PULSE)
+        self.ring()
+        if not self.follows:
+            return
+        wait = self._next_pulse - now
+        if self._bell is None:
+            wait = min(wait, self._pause)
+            self._pause = min(self._pause * 2, watch.POLL_LAST)
+        self._loop.at(self.directory, now + wait, self._tick)
+
+    def _pulse(self):
+        """What no event would tell: a supervisor without a pidfd that is dead, a bell that is gone."""
+        if self._process < 0 and not files.is_locked(self.directory):
+            self._mourn()
+        elif self._bell is not None and os.fstat(self._bell.fd).st_nlink == 0:
+            self._loop.unwatch(self._bell.fd)
+            self._bell.close()
+            self._bell = None
+            self.open()
+
+    def _rung(self, _events):
+        try:
+            os.read(self._bell.fd, 4096)
+        except BlockingIOError:
+            pass
+        self.ring()
+
+    def ring(self):
+        for follow in list(self.follows.values()):
+            follow.news()
+
+    def _ended(self, _events):
+        self._close_process()
+        if files.is_locked(self.directory):
+            self._arm()  # not by the one that we knew; whoever holds it is watched by the lock
+        else:
+            self._mourn()
+
+    def _mourn(self):
+        self._dead(self)
+
+
+class Attendance(object):
+    """All kernels that are attended to; of those that nobody waits for, only the last ones used."""
+
+    def __init__(self, loop):
+        self._loop = loop
+        self._known = OrderedDict()  # type: OrderedDict
+
+    def checked(self, path):
+        # type: (str) -> Attended
+        """The kernel in this directory, which is ours and safe; Fault where it is not."""
+        known = self._known.get(path) if isinstance(path, str) else None
+        if known is not None:
+            if known.stamp == _stamp(path):
+                return known
+            self._drop(known)
+        kernels.checked_dir(path)
+        return Attended(self._loop, path, _stamp(path), self._drop)
+
+    def attend(self, kernel):
+        # type: (Attended) -> None
+        """Keep it, with a bell."""
+        kernel.open()
+        self._known[kernel.directory] = kernel
+        self._known.move_to_end(kernel.directory)
+        if len(self._known) > KEPT:
+            for other in list(self._known.values()):
+                if not other.follows and other is not kernel:
+                    self._drop(other)
+                    if len(self._known) <= KEPT:
+                        break
+
+    def _drop(self, kernel):
+        kernel.close()
+        if self._known.get(kernel.directory) is kernel:
+            del self._known[kernel.directory]
+        for follow in list(kernel.follows.values()):
+            follow.death()
+
+    def close(self):
+        # type: () -> None
+        for kernel in self._known.values():
+            kernel.close()
+
+
+def _stamp(path):
+    """What must stay as it was when the directory was checked; None where it is gone."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_mode, info.st_uid
+
+
+def _supervisor(directory):
+    """A pidfd of the process that holds the kernel, or -1 where there is none or it cannot be had."""
+    record = files.read_json(os.path.join(directory, "kernel.json")) or {}
+    pid, start_time = record.get("pid"), record.get("start_time")
+    if not isinstance(pid, int) or pid <= 1 or not start_time or record.get("boot_id") != osdep.boot_id():
+        return -1
+    fd = osdep.pidfd_open(pid)
+    if fd < 0:
+        return -1
+    # In this order: what the descriptor means cannot change any more.
+    if osdep.proc_start_time(pid) == start_time and files.is_locked(directory):
+        return fd
+    os.close(fd)
+    return -1
