@@ -5,7 +5,7 @@ import select
 import time
 from collections import OrderedDict
 
-from . import files, kernels, osdep, watch
+from . import cellfiles, files, kernels, osdep, watch
 
 KEPT = 32  # kernels without an open wait whose bells stay
 _LOOK_EVERY = 5.0  # although there are bells: a cleaner of temporary files may have taken one
@@ -21,8 +21,12 @@ class Attended(object):
         self.stamp = stamp
         self.follows = {}  # type: dict
         self._loop = loop
+        self.whole = set()  # type: set  # numbers of cells whose reply names no record file as its full text
         self._bell = None  # type: object
         self._process = -1
+        self._searched = False
+        self._shelf = None  # type: object
+        self._wake = -1
         self._pause = watch.POLL_FIRST
         self._next_pulse = 0.0
 
@@ -36,7 +40,8 @@ class Attended(object):
             if bell.fd >= 0:
                 self._bell = bell
                 self._loop.watch(bell.fd, self._rung)
-        if self._process < 0:
+        if not self._searched:
+            self._searched = True
             self._process = _supervisor(self.directory)
             if self._process >= 0:
                 self._loop.watch(self._process, self._ended)
@@ -49,6 +54,13 @@ class Attended(object):
             self._bell.close()
             self._bell = None
         self._close_process()
+        self._searched = False
+        if self._shelf is not None:
+            self._shelf.close()
+            self._shelf = None
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
 
     def _close_process(self):
         if self._process >= 0:
@@ -56,10 +68,34 @@ class Attended(object):
             os.close(self._process)
             self._process = -1
 
-    def alive(self):
+    def watched(self):
         # type: () -> bool
-        """Whether its supervisor lives, as far as is known: with an eye on it, its end is told by itself."""
-        return self._process >= 0 or files.is_locked(self.directory)
+        """Whether the end of its supervisor is told by itself; else its lock has to be looked at."""
+        return self._process >= 0
+
+    # -- what is done to it ----------------------------------------------------------------------------------------------
+
+    def ship(self, request):
+        # type: (dict) -> int
+        """Ship a request and wake the supervisor; gives the number. LockTimeout where somebody holds the lock at this moment."""
+        if self._shelf is None:
+            self._shelf = cellfiles.Shelf(self.directory)
+        number = self._shelf.ship(request, False, 0)[0]
+        self._poke()
+        return number
+
+    def _poke(self):
+        try:
+            if self._wake < 0:
+                self._wake = os.open(self.directory + "/wake", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            os.write(self._wake, b"\n")
+        except OSError:
+            pass  # it is full of wake-ups; or nobody reads it, which the death of the supervisor tells, or there is none and it polls
+
+    def acknowledge(self, numbers):
+        # type: (list) -> None
+        cellfiles.acknowledge(self.directory, numbers, self.whole)
+        self.whole.difference_update(numbers)
 
     # -- who follows what ------------------------------------------------------------------------------------------------
 
@@ -84,7 +120,6 @@ class Attended(object):
 
     def _tick(self):
         now = time.monotonic()
-        self._loop.at(self.directory, now, self._tick)
         if now >= self._next_pulse:
             self._pulse()
             self._next_pulse = now + (_LOOK_EVERY if self._process >= 0 else watch.PULSE)
@@ -100,7 +135,7 @@ class Attended(object):
     def _pulse(self):
         """What no event would tell: a supervisor without a pidfd that is dead, a bell that is gone."""
         if self._process < 0 and not files.is_locked(self.directory):
-            self._mourn()
+            self._dead(self)
         elif self._bell is not None and os.fstat(self._bell.fd).st_nlink == 0:
             self._loop.unwatch(self._bell.fd)
             self._bell.close()
@@ -116,17 +151,14 @@ class Attended(object):
 
     def ring(self):
         for follow in list(self.follows.values()):
-            follow.news()
+            follow.guarded(follow.news)
 
     def _ended(self, _events):
         self._close_process()
-        if files.is_locked(self.directory):
-            self._arm()  # not by the one that we knew; whoever holds it is watched by the lock
-        else:
-            self._mourn()
-
-    def _mourn(self):
-        self._dead(self)
+        if not files.is_locked(self.directory):
+            self._dead(self)
+        elif self.follows:
+            self._arm()  # somebody else holds it, whose end the lock tells
 
 
 class Attendance(object):
@@ -148,24 +180,34 @@ class Attendance(object):
         return Attended(self._loop, path, _stamp(path), self._drop)
 
     def attend(self, kernel):
-        # type: (Attended) -> None
-        """Keep it, with a bell."""
+        # type: (Attended) -> bool
+        """Keep an eye on it, and a bell in it, if it lives."""
+        if self._known.get(kernel.directory) is kernel and kernel.watched():
+            self._known.move_to_end(kernel.directory)
+            return True
+        if not files.is_locked(kernel.directory):
+            self._drop(kernel)
+            return False
         kernel.open()
         self._known[kernel.directory] = kernel
-        self._known.move_to_end(kernel.directory)
         if len(self._known) > KEPT:
-            for other in list(self._known.values()):
-                if not other.follows and other is not kernel:
-                    self._drop(other)
-                    if len(self._known) <= KEPT:
-                        break
+            for other in [other for other in self._known.values() if not other.follows and other is not kernel][:len(self._known) - KEPT]:
+                self._drop(other)
+        return True
+
+    def ring(self, directory):
+        # type: (str) -> None
+        """Look after the cells of a kernel by ourselves."""
+        kernel = self._known.get(directory)
+        if kernel is not None:
+            kernel.ring()
 
     def _drop(self, kernel):
         kernel.close()
         if self._known.get(kernel.directory) is kernel:
             del self._known[kernel.directory]
         for follow in list(kernel.follows.values()):
-            follow.death()
+            follow.guarded(follow.death)
 
     def close(self):
         # type: () -> None

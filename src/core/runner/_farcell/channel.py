@@ -41,6 +41,11 @@ class Outgoing(object):
         """The answer, asked for when the last record has been taken."""
         raise NotImplementedError
 
+    def failed(self, error):
+        # type: (OSError) -> bytes
+        """The answer where the records cannot be read."""
+        raise error
+
     def over(self):
         """Everything has been handed to the pipe."""
 
@@ -53,7 +58,10 @@ class Outgoing(object):
         """The next frame, or None where there is nothing to send now."""
         source = self.source
         if source is not None:
-            data = source.take(min(PIECE, self.credit)) if self.credit > 0 else b""
+            try:
+                data = source.take(min(PIECE, self.credit)) if self.credit > 0 else b""
+            except OSError as error:
+                data, source.closed, self._body = b"", True, self.failed(error)
             if data:
                 self.credit -= len(data)
                 return _HEAD.pack(len(data) + 4, _OUT, self.number) + data

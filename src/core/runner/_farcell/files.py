@@ -10,6 +10,8 @@ from . import fastjson
 # The longest pause between two tries for a lock; the first is a hundredth of it.
 _RETRY_MAX = 0.02
 
+_READ_SIZE = 1 << 16
+
 _counter = 0
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,8 +23,7 @@ class LockTimeout(Exception):
 
 def cell_path(directory, kind, number):
     """The path of one cell's file; `kind` is req, run, res or out."""
-    name = "cells/cell_%s_%06d" % (kind, number)
-    return os.path.join(directory, name if kind == "out" else name + ".json")
+    return "%s/cells/cell_%s_%06d%s" % (directory, kind, number, "" if kind == "out" else ".json")
 
 
 def cell_numbers(directory, kind):
@@ -67,7 +68,7 @@ def write_tmp(directory, data, mode=0o600):
     global _counter
     while True:
         _counter += 1
-        path = os.path.join(directory, ".tmp-%d-%d" % (os.getpid(), _counter))
+        path = "%s/.tmp-%d-%d" % (directory, os.getpid(), _counter)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         except FileExistsError:
@@ -140,8 +141,17 @@ def read_bytes(path):
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
         raise
-    with open(fd, "rb") as file:
-        return file.read()
+    parts = []
+    try:
+        while True:
+            data = os.read(fd, _READ_SIZE)
+            if not data:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.append(data)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def read_json(path):
@@ -179,6 +189,11 @@ def try_lock(fd, how=fcntl.LOCK_EX):
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             return False
         raise
+
+
+def unlock(fd):
+    """Give back the lock of a descriptor that stays open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def lock(fd, timeout, how=fcntl.LOCK_EX):

@@ -13,18 +13,22 @@ from . import frames, link, loop, osdep
 from .fault import Fault, reason
 
 HELPERS_MAX = 4
+END_SECONDS = 5  # for what SIGKILL does not end at once
+# What an errand is: a call as the host sent it; one that is so long that only a helper takes it apart; a step that the courier asks for.
+CALL, LONG, STEP = b"CLS"
 _HEAD = struct.Struct(">d")
 
 
 class Errand(object):
     """Something for a helper to do: JSON with an `op`, and who wants to know. Steps of a call are short and are let finish; calls are not."""
 
-    def __init__(self, text, end, done, step=False):
-        # type: (bytes, float, object, bool) -> None
+    def __init__(self, text, end, done, step=False, kind=CALL):
+        # type: (bytes, float, object, bool, int) -> None
         self.text = text
         self.end = end
         self.done = done  # called with (records, the answer's text)
         self.step = step
+        self.kind = kind
         self.helper = None  # type: object
 
 
@@ -85,9 +89,13 @@ class Pool(object):
 
     def close(self):
         # type: () -> None
+        """End and reap them: where nobody else does, they would stay as zombies."""
         self._waiting.clear()
         for helper in self._helpers:
             helper.kill()
+        signal.alarm(END_SECONDS)
+        for helper in self._helpers:
+            helper.reaped(0)
 
 
 def _nobody(_records, _text):
@@ -117,7 +125,7 @@ class Helper(object):
         # type: (Errand) -> None
         errand.helper = self
         self.errand = errand
-        self._rest = memoryview(frames.pack(b"Q", _HEAD.pack(errand.end) + errand.text))
+        self._rest = memoryview(frames.pack(bytes((errand.kind,)), _HEAD.pack(errand.end) + errand.text))
         self._push()
 
     def _push(self):
@@ -144,6 +152,7 @@ class Helper(object):
             elif self.errand is not None:
                 records, self._records = b"".join(self._records), []
                 errand, self.errand = self.errand, None
+                errand.helper = None
                 errand.done(records, payload)
                 self._free()
         return data is None or bool(data)
@@ -155,10 +164,10 @@ class Helper(object):
         except OSError:
             pass
 
-    def reaped(self):
-        # type: () -> bool
+    def reaped(self, how=os.WNOHANG):
+        # type: (int) -> bool
         try:
-            return os.waitpid(self._pid, os.WNOHANG)[0] != 0
+            return os.waitpid(self._pid, how)[0] != 0
         except ChildProcessError:
             return True
 
@@ -170,6 +179,7 @@ class Helper(object):
         self._loop.unwatch(self._fd)
         os.close(self._fd)
         if self.errand is not None:
+            self.errand.helper = None
             self.errand.done(b"", link.failure(Fault("internal", "the helper process of this call was killed", "ask again")))
 
 
@@ -195,7 +205,7 @@ def _live(fd, duty):
                 break
             end = _HEAD.unpack_from(frame[1])[0]
             _bound(fd, end)
-            duty(frame[1][_HEAD.size:], end, Answer(fd))
+            duty(frame[0][0], frame[1][_HEAD.size:], end, Answer(fd))
             _bound(fd, None)
     except BaseException:
         os._exit(1)

@@ -122,15 +122,7 @@ def op_run(call):
     options = call.wait_options()
     again = call.field("again", bool, default=False)
     cellfiles.acknowledge(directory, call.numbers("ack"))
-    if not files.is_locked(directory):
-        # Nothing is shipped to a dead kernel; but a cell that was shipped earlier has a fate to be told.
-        number = cellfiles.find(directory, cell_id) if again else None
-        if number is None:
-            raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
-        return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
-    number, shipped = cellfiles.ship(directory, request, again)
-    if shipped:
-        files.poke(os.path.join(directory, "wake"))
+    number, _shipped = cellfiles.submit(directory, request, again)
     return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
 
 

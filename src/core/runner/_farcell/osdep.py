@@ -328,6 +328,14 @@ def pidfd_open(pid):
     return fd if fd >= 0 else -1
 
 
+def wake_word(fifo, pidfd):
+    # type: (bool, bool) -> str
+    """How those who wait for a kernel hear of what happens there."""
+    if not fifo:
+        return "poll"
+    return "fifo+pidfd" if pidfd else "fifo"
+
+
 def signal_name(number):
     # type: (int) -> str
     try:

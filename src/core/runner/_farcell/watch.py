@@ -103,13 +103,16 @@ class Watch:
             raise Fault("kernel-dead", cellfiles.obituary(self.directory), "start a new one")
         return cell
 
-    def answer(self, cell, reply=None):
-        """The fields of the answer, and the reply's text where there is one. `reply` is that of a cell that was buried."""
-        raw, fate, known_id = None, cell.fate, self.known_id
+    def answer(self, cell, reply=None, raw=None):
+        """The fields of the answer, and the reply's text where there is one. `reply` is that of a cell that was buried, `raw` a text that was read already."""
+        fate, known_id = cell.fate, self.known_id
         if fate == "settled":
-            raw = files.read_bytes(files.cell_path(self.directory, "res", self.number))
-            reply = fastjson.loads(raw) if raw is not None else None
-            fate = "settled" if reply is not None else "unknown"
+            raw = raw or files.read_bytes(files.cell_path(self.directory, "res", self.number))
+            if raw is None:
+                fate = "unknown"
+            elif known_id is None or raw.rfind(b'"cell":{"id":"%s"' % known_id.encode("utf-8", "replace")) < 0:
+                # Taken apart only where the text does not show at once that it is the reply of our cell.
+                reply = fastjson.loads(raw)
         if reply is not None:
             known_id = reply["cell"].get("id") if isinstance(reply.get("cell"), dict) else None
             if self.known_id and known_id and known_id != self.known_id:
