@@ -16,14 +16,16 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use self::kernel::FileCellKernel;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::CellNumber;
 use crate::kernel::{Diagnosis, Driver, Identity, Kernel, KernelSpec, Started};
-use crate::link::{self, Call, ExecLink, Link};
+use crate::link::{self, Call, ExecLink, Link, StreamLink};
 use crate::target::Target;
 use crate::transport::Transport;
 use crate::wire::message::{KernelRecord, Operation, Probe, Spawned};
 
+/// How long opening a transport may take.
+const CONNECT: Duration = Duration::from_secs(30);
 /// How long starting a kernel may take.
 const SPAWN: Duration = Duration::from_secs(60);
 /// How long a question about kernels may take.
@@ -90,17 +92,35 @@ struct Site {
     cwd: Option<String>,
 }
 
+/// How steps get to a target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkChoice {
+    /// Over a stream where the transport can keep a command open, and by commands where there is none.
+    #[default]
+    Best,
+    /// By a command each.
+    ExecOnly,
+}
+
 /// The file-cell driver over some connector.
 #[derive(Debug)]
 pub struct FileCellDriver<C> {
     connector: C,
+    links: LinkChoice,
     sites: Mutex<HashMap<Target, Arc<OnceCell<Arc<Site>>>>>,
 }
 
 impl<C: Connector> FileCellDriver<C> {
     /// A driver for the targets of `connector`.
     pub fn new(connector: C) -> Self {
-        FileCellDriver { connector, sites: Mutex::default() }
+        FileCellDriver { connector, links: LinkChoice::default(), sites: Mutex::default() }
+    }
+
+    /// Chooses how steps get to the targets.
+    #[must_use]
+    pub fn links(self, links: LinkChoice) -> Self {
+        FileCellDriver { links, ..self }
     }
 
     /// The site of a target; one connection for any number of concurrent first callers.
@@ -111,8 +131,20 @@ impl<C: Connector> FileCellDriver<C> {
         };
         let site = cell
             .get_or_try_init(|| async {
-                let Connection { transport, dir, python, cwd } = self.connector.connect(target).await?;
-                Ok::<_, Error>(Arc::new(Site { link: Arc::new(ExecLink::new(transport)), dir, python, cwd }))
+                let connecting = tokio::time::timeout(CONNECT, self.connector.connect(target));
+                let Connection { transport, dir, python, cwd } = connecting.await.map_err(|_| {
+                    let message = format!("no connection within {} seconds", CONNECT.as_secs());
+                    Error::new(ErrorKind::Transport, message).on(target).at(Step::Connect)
+                })??;
+                let opens = transport.capabilities().opens;
+                let link: Arc<dyn Link> = match self.links {
+                    LinkChoice::Best if opens => Arc::new(StreamLink::new(transport)),
+                    _ => {
+                        tracing::debug!(%target, opens, links = ?self.links, "each step is a command");
+                        Arc::new(ExecLink::new(transport))
+                    }
+                };
+                Ok::<_, Error>(Arc::new(Site { link, dir, python, cwd }))
             })
             .await?;
         Ok(Arc::clone(site))

@@ -28,7 +28,7 @@ pub use tokio::time::Instant;
 pub use crate::cell::Cell;
 pub use crate::error::{Error, ErrorKind, Result, Retry, Step};
 pub use crate::event::{Event, EventSink, NoEvents, RecordEvents, Stream, TextDecoder};
-pub use crate::filecell::{Connection, Connector, FileCellDriver};
+pub use crate::filecell::{Connection, Connector, FileCellDriver, LinkChoice};
 pub use crate::id::{CellId, CellNumber, Generation, KernelId, Nonce};
 pub use crate::kernel::{Control, Driver, Fetched, Kernel, KernelSpec, Which};
 pub use crate::quote::quote;
