@@ -8,7 +8,7 @@ from collections import OrderedDict
 from . import cellfiles, files, kernels, osdep, watch
 
 KEPT = 32  # kernels without an open wait whose bells stay
-_LOOK_EVERY = 5.0  # although there are bells: a cleaner of temporary files may have taken one
+LOOK_EVERY = 5.0  # although there are bells: a cleaner of temporary files may have taken one
 
 
 class Attended(object):
@@ -100,19 +100,19 @@ class Attended(object):
     # -- who follows what ------------------------------------------------------------------------------------------------
 
     def follow(self, follow):
-        self.follows[follow.call.number] = follow
+        self.follows[follow.call.ref] = follow
         self._pause = watch.POLL_FIRST
         if not self._loop.armed(self.directory) or self._bell is None:
             self._arm()
 
     def leave(self, follow):
-        if self.follows.pop(follow.call.number, None) is not None and not self.follows:
+        if self.follows.pop(follow.call.ref, None) is not None and not self.follows:
             self._loop.cancel(self.directory)
 
     def _arm(self):
         """Only while somebody waits: nothing of an idle courier ticks."""
         now = time.monotonic()
-        wait = _LOOK_EVERY if self._process >= 0 else watch.PULSE
+        wait = LOOK_EVERY if self._process >= 0 else watch.PULSE
         self._next_pulse = now + wait
         if self._bell is None:
             wait = self._pause
@@ -122,7 +122,7 @@ class Attended(object):
         now = time.monotonic()
         if now >= self._next_pulse:
             self._pulse()
-            self._next_pulse = now + (_LOOK_EVERY if self._process >= 0 else watch.PULSE)
+            self._next_pulse = now + (LOOK_EVERY if self._process >= 0 else watch.PULSE)
         self.ring()
         if not self.follows:
             return
@@ -136,7 +136,13 @@ class Attended(object):
         """What no event would tell: a supervisor without a pidfd that is dead, a bell that is gone."""
         if self._process < 0 and not files.is_locked(self.directory):
             self._dead(self)
-        elif self._bell is not None and os.fstat(self._bell.fd).st_nlink == 0:
+        else:
+            self.check_bell()
+
+    def check_bell(self):
+        # type: () -> None
+        """Hang up a new bell where a cleaner of temporary files took the old one."""
+        if self._bell is not None and not os.fstat(self._bell.fd).st_nlink:
             self._loop.unwatch(self._bell.fd)
             self._bell.close()
             self._bell = None
@@ -184,6 +190,7 @@ class Attendance(object):
         """Keep an eye on it, and a bell in it, if it lives."""
         if self._known.get(kernel.directory) is kernel and kernel.watched():
             self._known.move_to_end(kernel.directory)
+            kernel.check_bell()
             return True
         if not files.is_locked(kernel.directory):
             self._drop(kernel)

@@ -27,9 +27,9 @@ class Broken(Exception):
 class Outgoing(object):
     """What one call has to send: records as far as the host takes them, then the answer."""
 
-    def __init__(self, number):
+    def __init__(self, ref):
         # type: (int) -> None
-        self.number = number
+        self.ref = ref
         self.source = None  # type: object
         self.credit = WINDOW
         self.listed = False  # whether the sender has it in its ring
@@ -64,7 +64,7 @@ class Outgoing(object):
                 data, source.closed, self._body = b"", True, self.failed(error)
             if data:
                 self.credit -= len(data)
-                return _HEAD.pack(len(data) + 4, _OUT, self.number) + data
+                return _HEAD.pack(len(data) + 4, _OUT, self.ref) + data
             if not source.closed or (self.credit <= 0 and source.more()):
                 return None
             self.source = None
@@ -78,9 +78,9 @@ class Outgoing(object):
         if left <= PIECE:
             self._body = None
             self.over()
-            return _HEAD.pack(left + 4, _LAST, self.number) + (body[at:] if at else body)
+            return _HEAD.pack(left + 4, _LAST, self.ref) + (body[at:] if at else body)
         self._at = at + PIECE
-        return _HEAD.pack(PIECE + 4, _PART, self.number) + body[at:at + PIECE]
+        return _HEAD.pack(PIECE + 4, _PART, self.ref) + body[at:at + PIECE]
 
 
 class Sender(object):

@@ -20,8 +20,8 @@ _INLINE = frozenset(("probe", "ack", "read", "withdraw"))
 class Call(link.Call, channel.Outgoing):
     """One call of the host: its header, and what there is to send for it."""
 
-    def __init__(self, courier, number, header, seconds):
-        channel.Outgoing.__init__(self, number)
+    def __init__(self, courier, ref, header, seconds):
+        channel.Outgoing.__init__(self, ref)
         self.header = header
         self.modules = None
         self.answer = self
@@ -118,8 +118,8 @@ class Courier(object):
             raise channel.Broken("a call of more than %d bytes" % CALL_MAX)
 
     def _call(self, number, payload):
-        if self._pieces:
-            payload = b"".join(self._pieces.pop(number, ()) + [payload])
+        if number in self._pieces:
+            payload = b"".join(self._pieces.pop(number) + [payload])
         if number in self._calls:
             return
         header = {}
@@ -133,13 +133,15 @@ class Courier(object):
             self._fail(self._calls.get(number) or Call(self, number, header, 0.0), error)
 
     def _begin(self, call, text):
-        self._calls[call.number] = call
+        self._calls[call.ref] = call
         link.check(call.header)
         op = call.header.get("op")
         if op == "run":
             follow.run(self, call)
         elif op == "wait":
             follow.wait(self, call)
+        elif not isinstance(op, str):
+            raise Fault("bad-request", "op must be text")
         elif op in _HELPED:
             self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
         elif op in _INLINE:
@@ -150,7 +152,7 @@ class Courier(object):
             raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
 
     def _begin_long(self, call, text):
-        self._calls[call.number] = call
+        self._calls[call.ref] = call
 
         def done(out, body):
             if not body.startswith(b'{"placed":'):
@@ -208,7 +210,7 @@ class Courier(object):
 
     def _answer(self, call, body):
         """Send an answer; the call is over when it is out."""
-        if call.source is None and self.sender.answer(call.number, body):
+        if call.source is None and self.sender.answer(call.ref, body):
             self.close_call(call)
             return
         call.put(body)
@@ -239,7 +241,7 @@ class Courier(object):
 
     def close_call(self, call):
         """It is answered, or nobody waits for it any more."""
-        if self._calls.pop(call.number, None) is None:
+        if self._calls.pop(call.ref, None) is None:
             return
         call.due = None
         if call.source is not None:

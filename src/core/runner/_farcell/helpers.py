@@ -192,6 +192,8 @@ class Answer(link.Answer):
         link.Answer.__init__(self, "", fd)
 
     def send(self, kind, payload):
+        if kind == "json":
+            _bound(self.fd, None)  # before the courier can have another errand for us
         frames.write_all(self.fd, frames.pack(b"O" if kind == "out" else b"J", payload))
 
 
@@ -206,7 +208,6 @@ def _live(fd, duty):
             end = _HEAD.unpack_from(frame[1])[0]
             _bound(fd, end)
             duty(frame[0][0], frame[1][_HEAD.size:], end, Answer(fd))
-            _bound(fd, None)
     except BaseException:
         os._exit(1)
     os._exit(0)

@@ -247,7 +247,7 @@ def main(header, stdin, modules=None):
 def operate(call):
     """Do what the call's header asks; gives the answer's fields, or a pair of them and a reply's raw text."""
     header = call.header
-    operation = OPERATIONS.get(header.get("op"))
+    operation = OPERATIONS.get(header.get("op")) if isinstance(header.get("op"), str) else None
     if operation is None:
         raise Fault("bad-request", "there is no operation %r" % (header.get("op"),))
     check(header)

@@ -96,12 +96,15 @@ class Stream:
         self._raw += data
         if self.hello is None:
             self._greet()
-        while self.hello is not None and len(self._raw) >= 9:
-            length, kind, number = HEAD.unpack_from(self._raw)
-            if len(self._raw) < 5 + length:
-                return
-            payload, self._raw = self._raw[9:5 + length], self._raw[5 + length:]
+        at, raw = 0, self._raw
+        while self.hello is not None and len(raw) - at >= 9:
+            length, kind, number = HEAD.unpack_from(raw, at)
+            if len(raw) - at < 5 + length:
+                break
+            payload = raw[at + 9:at + 5 + length]
+            at += 5 + length
             self._frame(bytes((kind,)), number, payload)
+        self._raw = raw[at:]
 
     def _greet(self):
         words, newline, rest = self._raw.partition(b"\n")
@@ -116,7 +119,7 @@ class Stream:
     def _frame(self, kind, number, payload):
         self.frames.append((kind, number, len(payload)))
         if kind == b"O":
-            self.records[number] = self.records.get(number, b"") + payload
+            self.records.setdefault(number, bytearray()).extend(payload)
             if self.credit:
                 self.take(number, len(payload))
         elif kind in (b"j", b"J"):
