@@ -1,21 +1,35 @@
-//! The conformance suite over every driver that comes with farcell: each case of each driver is a test of its own.
+//! The conformance suite over every driver that comes with farcell, each case of each driver a test of its own; and what only some of them have.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+mod falling_back;
+mod lane;
+mod mixed;
+mod wrapped;
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
-use farcell::{Connector, NoEvents, State, Status, Target};
+use farcell::local::LocalConnector;
+use farcell::{Connector, Drivers, FileCellDriver, LinkChoice, Target};
 use farcell_conformance::{Subject, kernel_cases, transport_cases};
 use libtest_mimic::{Arguments, Trial};
 
-/// The targets, under the names that tests carry.
-fn targets() -> Vec<(&'static str, &'static str)> {
+/// The name that tests carry, the target, and the drivers that lead to it.
+type Row = (&'static str, &'static str, fn() -> Drivers);
+
+/// What is tested. Streams are taken where there is no other word.
+fn targets() -> Vec<Row> {
     vec![
-        ("local", "local:"),
-        ("exec", "exec:env FARCELL_PREFIX=1"),
-        ("exec_quote", "exec+quote:sh -c"),
-        ("stdio", "stdio:"),
+        ("local", "local:", farcell::drivers),
+        ("local_exec", "local:", exec_only),
+        ("exec", "exec:env FARCELL_PREFIX=1", farcell::drivers),
+        ("exec_quote", "exec+quote:sh -c", farcell::drivers),
+        ("stdio", "stdio:", farcell::drivers),
     ]
+}
+
+fn exec_only() -> Drivers {
+    Drivers::new().with(FileCellDriver::new(LocalConnector::default()).links(LinkChoice::ExecOnly))
 }
 
 /// How long a case may take before it counts as hung.
@@ -24,118 +38,50 @@ const BOUND: Duration = Duration::from_secs(120);
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    for (name, target) in targets() {
+    for (name, target, drivers) in targets() {
         let target: Target = target.parse().unwrap();
         for case in kernel_cases() {
             let target = target.clone();
             let title = format!("{name}::{}", case.name);
             trials.push(Trial::test(title, move || {
-                let subject = Subject::new(farcell::drivers(), target.clone());
+                let subject = Subject::new(drivers(), target.clone());
+                bounded(checked(&subject, (case.check)(&subject)));
+                Ok(())
+            }));
+        }
+        if target.scheme() == "stdio" || name == "local_exec" {
+            continue;
+        }
+        for case in transport_cases() {
+            let target = target.clone();
+            trials.push(Trial::test(format!("{name}::transport::{}", case.name), move || {
                 bounded(async {
-                    let checked = AssertUnwindSafe((case.check)(&subject));
-                    let outcome = futures_util::FutureExt::catch_unwind(checked).await;
-                    subject.clean_up().await;
-                    if let Err(panic) = outcome {
-                        resume_unwind(panic);
-                    }
+                    let connection = LocalConnector::default().connect(&target).await.unwrap();
+                    (case.check)(connection.transport).await;
                 });
                 Ok(())
             }));
         }
-        if target.scheme() != "stdio" {
-            for case in transport_cases() {
-                let target = target.clone();
-                trials.push(Trial::test(format!("{name}::transport::{}", case.name), move || {
-                    bounded(async {
-                        let connector = farcell::local::LocalConnector::default();
-                        let connection = connector.connect(&target).await.unwrap();
-                        (case.check)(connection.transport).await;
-                    });
-                    Ok(())
-                }));
-            }
-        }
     }
-    // What no other driver has: cells that go past the supervisor, and those that only begin to.
-    trials.push(Trial::test("stdio::lane::a_thousand_mixed_cells", || {
-        bounded(mixed_cells());
-        Ok(())
-    }));
-    trials.push(Trial::test("stdio::lane::cells_that_are_given_up_disturb_nobody", || {
-        bounded(given_up_cells());
-        Ok(())
-    }));
-    trials.push(Trial::test("stdio::lane::a_cell_that_writes_into_it_hurts_only_itself", || {
-        bounded(meddling_cell());
-        Ok(())
-    }));
+    trials.extend(lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()));
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-async fn mixed_cells() {
-    let subject = Subject::new(farcell::drivers(), "stdio:".parse().unwrap());
-    let session = subject.session("lane");
-    session.run(&"import os, time; n = 0".into(), &NoEvents).await.unwrap();
-    for n in 1..=1000_u64 {
-        let (code, printed) = match n % 7 {
-            0 => ("n += 1; print(n)", true),
-            1 => ("n += 1; os.system(f'echo {n}'); None", true),
-            2 => ("n += 1; time.sleep(0.0015 + n % 10 / 10000); n", false),
-            3 => ("n += 1; time.sleep(0.002); os.write(1, b'%d\\n' % n); None", true),
-            _ => ("n += 1; n", false),
-        };
-        let reply = session.run(&code.into(), &NoEvents).await.unwrap();
-        assert_eq!(reply.status, Status::Ok, "{reply:#?}");
-        assert_eq!(reply.cell.number.unwrap().0, n + 1, "{reply:#?}");
-        assert_eq!(reply.stdout, if printed { format!("{n}\n") } else { String::new() }, "{reply:#?}");
-        let value = reply.result.as_ref().and_then(|bundle| bundle.get("text/plain"));
-        let value = value.and_then(|value| value.as_str()).map(str::to_owned);
-        assert_eq!(value, (!printed).then(|| n.to_string()), "{reply:#?}");
-        assert_eq!(reply.kernel.state, State::Kept);
-    }
+/// Sees to it that a subject leaves nothing, also where a check fails.
+async fn checked(subject: &Subject, check: impl Future<Output = ()>) {
+    let outcome = futures_util::FutureExt::catch_unwind(AssertUnwindSafe(check)).await;
     subject.clean_up().await;
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
 }
 
-async fn meddling_cell() {
-    let subject = Subject::new(farcell::drivers(), "stdio:".parse().unwrap());
-    let session = subject.session("lane");
-    session.run(&"import os".into(), &NoEvents).await.unwrap();
-    let code = "for fd in range(3, 400):\n    try: os.write(fd, b'xyz')\n    except OSError: pass";
-    let reply = session.run(&code.into(), &NoEvents).await.unwrap();
-    assert_eq!(reply.status, Status::Died, "{reply:#?}");
-    for n in 0..50 {
-        let reply = session.run(&format!("{n}").as_str().into(), &NoEvents).await.unwrap();
-        assert_eq!(reply.status, Status::Ok, "{reply:#?}");
-    }
-    subject.clean_up().await;
-}
-
-async fn given_up_cells() {
-    let subject = Subject::new(farcell::drivers(), "stdio:".parse().unwrap());
-    let session = subject.session("lane");
-    session.run(&"import time; n = 0".into(), &NoEvents).await.unwrap();
-    for n in 1..=200_u64 {
-        // Between nothing and twice as long as it takes.
-        let patience = Duration::from_micros(n * 20);
-        let cell = "time.sleep(0.002); n += 1".into();
-        let given_up = tokio::time::timeout(patience, session.run(&cell, &NoEvents)).await.is_err();
-        let n = || async { session.run(&"n".into(), &NoEvents).await.unwrap() };
-        let (first, second) = (n().await, n().await);
-        assert_eq!(first.status, Status::Ok, "{first:#?}");
-        assert_eq!(first.result, second.result, "whatever began was over before the next cell ({given_up})");
-    }
-    // Nobody asks after this one again, and yet it does not run for ever.
-    let cell = farcell::Cell::new("while True: time.sleep(0.001)").timeout(Duration::from_millis(300));
-    let _ = tokio::time::timeout(Duration::from_millis(1), session.run(&cell, &NoEvents)).await;
-    let began = std::time::Instant::now();
-    session.run(&"n".into(), &NoEvents).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(10), "its deadline was kept");
-    // Half a frame would be the end of the kernel.
-    let big = farcell::Cell::new(format!("x = '{}'", "y".repeat(20_000_000)));
-    let _ = tokio::time::timeout(Duration::from_millis(5), session.run(&big, &NoEvents)).await;
-    let reply = session.run(&"6 * 7".into(), &NoEvents).await.unwrap();
-    assert_eq!((reply.status, reply.kernel.state), (Status::Ok, State::Kept), "{reply:#?}");
-    subject.clean_up().await;
+/// A test of its own.
+fn trial(name: &str, work: impl AsyncFnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        bounded(work());
+        Ok(())
+    })
 }
 
 fn bounded(work: impl Future<Output = ()>) {

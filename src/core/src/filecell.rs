@@ -184,18 +184,35 @@ impl<C: Connector> Driver for FileCellDriver<C> {
 
     async fn spawn(&self, spec: &KernelSpec) -> Result<Started> {
         let site = self.site(&spec.target).await?;
-        let mut message = spec.to_spawn()?;
-        message.cwd = message.cwd.or_else(|| site.cwd.clone());
-        let operation = Operation::Spawn { key: spec.key.clone(), spec: message };
-        let call = Call {
-            operation: &operation,
-            base: None,
-            dir: spec.dir.as_deref().or(site.dir.as_deref()),
-            python: spec.python.as_deref().or(site.python.as_deref()),
-            deadline: Instant::now() + SPAWN,
+        let deadline = Instant::now() + SPAWN;
+        let mut first = None;
+        let (spawned, reused) = loop {
+            let mut message = spec.to_spawn()?;
+            message.cwd = message.cwd.or_else(|| site.cwd.clone());
+            let id = message.id.clone();
+            let operation = Operation::Spawn { key: spec.key.clone(), spec: message };
+            let call = Call {
+                operation: &operation,
+                base: None,
+                dir: spec.dir.as_deref().or(site.dir.as_deref()),
+                python: spec.python.as_deref().or(site.python.as_deref()),
+                deadline,
+            };
+            match link::ask::<Spawned>(site.link.as_ref(), call).await {
+                Ok(spawned) => {
+                    // One that our first try has started is not an old one.
+                    let reused = spawned.reused && first.as_ref() != Some(&spawned.kernel.id);
+                    break (spawned, reused);
+                }
+                // The key leads to the kernel if there is one by now; a start that was cut off has used up its id.
+                Err(e) if first.is_none() && may_have_arrived(&e) => {
+                    tracing::debug!(error = %e, "a spawn of unknown fate is asked for again");
+                    first = Some(id);
+                }
+                Err(e) => return Err(e),
+            }
         };
-        let spawned: Spawned = link::ask(site.link.as_ref(), call).await?;
-        tracing::debug!(kernel = %spawned.kernel.id, reused = spawned.reused, "kernel ready");
+        tracing::debug!(kernel = %spawned.kernel.id, reused, "kernel ready");
         let kernel = FileCellKernel::new(
             Arc::clone(&site.link),
             spec.identity(),
@@ -203,7 +220,7 @@ impl<C: Connector> Driver for FileCellDriver<C> {
             spec.grace,
             Vec::new(),
         );
-        Ok(Started { kernel: Arc::new(kernel), reused: spawned.reused, previous: spawned.previous })
+        Ok(Started { kernel: Arc::new(kernel), reused, previous: spawned.previous })
     }
 
     async fn adopt(
@@ -260,4 +277,9 @@ impl<C: Connector> Driver for FileCellDriver<C> {
         let swept: Swept = self.ask(&site, operation, None, None).await?;
         Ok(swept.removed.len() as u64)
     }
+}
+
+/// The connection failed, and not before anything was sent.
+fn may_have_arrived(e: &Error) -> bool {
+    e.kind() == ErrorKind::Transport && e.step() != Some(Step::Connect)
 }

@@ -148,8 +148,6 @@ impl Operation {
     /// True if a second time changes nothing that the first has not: such a call can be asked again where it is not known whether it arrived.
     fn may_be_repeated(&self) -> bool {
         match self {
-            // The far side finds the kernel that the first time has started under the same key.
-            Operation::Spawn { .. } => true,
             Operation::Wait { .. }
             | Operation::Probe { .. }
             | Operation::Ack { .. }
@@ -158,8 +156,12 @@ impl Operation {
             | Operation::Sweep { .. }
             | Operation::Doctor {} => true,
             Operation::Control { action, .. } => *action == Action::Stop,
-            // A cell is asked for with `again`, by its own driver; what was withdrawn or removed is not there the second time.
-            Operation::Run { .. } | Operation::Withdraw { .. } | Operation::Remove { .. } => false,
+            // The driver repeats these in its own way: a cell with `again`, a spawn with another id. What was withdrawn or removed is not there
+            // the second time.
+            Operation::Run { .. }
+            | Operation::Spawn { .. }
+            | Operation::Withdraw { .. }
+            | Operation::Remove { .. } => false,
         }
     }
 }
