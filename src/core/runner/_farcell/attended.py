@@ -92,6 +92,12 @@ class Attended(object):
         except OSError:
             pass  # it is full of wake-ups; or nobody reads it, which the death of the supervisor tells, or there is none and it polls
 
+    def tidy(self):
+        # type: () -> None
+        """After a request was shipped and what waits for it was begun."""
+        if self._shelf is not None:
+            self._shelf.tidy(True)
+
     def acknowledge(self, numbers):
         # type: (list) -> None
         cellfiles.acknowledge(self.directory, numbers, self.whole)

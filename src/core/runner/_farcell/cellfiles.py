@@ -107,10 +107,10 @@ def submit(directory, request, again):
     shelf = Shelf(directory)
     try:
         number, shipped = shelf.ship(request, again, LOCK_SECONDS)
+        if shipped:
+            files.poke(directory + "/wake")
     finally:
         shelf.close()
-    if shipped:
-        files.poke(directory + "/wake")
     return number, shipped
 
 
@@ -121,40 +121,65 @@ class Shelf:
         self._directory = directory
         self._cells = directory + "/cells"
         self._next = -1
+        self._spare = None  # a temporary file that is open already
+        self._used = []  # names of temporary files that are not needed any more
         try:
             self._fd = os.open(self._cells, files.DIR_FLAGS)
         except OSError as error:
             raise self._fault(error) or error
 
     def close(self):
+        self.tidy()
+        if self._spare is not None:
+            os.close(self._spare[0])
+            files.remove(self._spare[1])
         os.close(self._fd)
         if self._next >= 0:
             os.close(self._next)
 
+    def tidy(self, ahead=False):
+        """What need not be done while somebody waits for a cell to begin. `ahead`: have a file open for the next request."""
+        try:
+            while self._used:
+                files.remove(self._used.pop())
+            if ahead and self._spare is None:
+                self._spare = files.open_tmp(self._cells)
+        except OSError:
+            pass  # the next request tells, if it matters
+
     def ship(self, request, again, seconds):
         """Make a request visible under a new number; gives (number, shipped). LockTimeout where the lock cannot be had at once and `seconds` is 0."""
-        tmp = None
         try:
-            tmp = files.write_tmp(self._cells, files.to_json(request))
+            data = files.to_json(request)
+            tmp = self._written(data)
             self._lock(seconds)
             try:
                 number = find(self._directory, request["id"]) if again else None
                 if number is not None:
                     return number, False
                 number = self._next_number()
-                while not files.publish_new(tmp, files.cell_path(self._directory, "req", number)):
+                while not self._published(tmp, number, data):
                     # Only where `next` was lost: a file of that number is there already.
                     number += 1
-                    tmp = files.write_tmp(self._cells, files.to_json(request))
-                tmp = None
                 return number, True
             finally:
                 files.unlock(self._fd)
         except OSError as error:
             raise self._fault(error) or error
-        finally:
-            if tmp:
-                files.remove(tmp)
+
+    def _written(self, data):
+        (fd, path), self._spare = self._spare or files.open_tmp(self._cells), None
+        self._used.append(path)
+        files.fill_tmp(fd, path, data)
+        return path
+
+    def _published(self, tmp, number, data):
+        final = files.cell_path(self._directory, "req", number)
+        try:
+            return files.publish_new(tmp, final)
+        except FileNotFoundError:
+            # A cleaner of temporary files took it, if it was not the whole directory.
+            return files.publish_new(self._written(data), final)
 
     def _lock(self, seconds):
         if files.try_lock(self._fd):

@@ -62,6 +62,7 @@ class Courier(object):
         self._loop = loop.Loop()
         self._calls = {}  # type: dict
         self._pieces = {}  # type: dict
+        self._checked_base = None  # type: object
         self._due = None  # type: object
         self._ended = False
         self._heard = time.monotonic()
@@ -134,8 +135,11 @@ class Courier(object):
 
     def _begin(self, call, text):
         self._calls[call.ref] = call
-        link.check(call.header)
-        op = call.header.get("op")
+        header = call.header
+        op, base = header.get("op"), header["base"]
+        if base != self._checked_base:
+            link.check(header)
+            self._checked_base = base
         if op == "run":
             follow.run(self, call)
         elif op == "wait":

@@ -8,6 +8,8 @@ from . import cellfiles, files, link, records, watch
 TELL_AFTER = 0.003
 # How the supervisor writes that a reply holds all output.
 _WHOLE = b',"spill":null},"tools":'
+# And that there was none.
+_QUIET, _NO_DISPLAYS = b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_bytes":0,', b',"displays":[]}'
 
 
 def run(courier, call):
@@ -27,6 +29,7 @@ def run(courier, call):
         # Somebody else is at the files, or the kernel is dead, or all files have to be searched: a helper can wait.
         courier.step(call, {"op": "submit", "dir": kernel.directory, "cell": request, "again": again},
                      lambda answer: follow_shipped(courier, call, answer["number"], request["id"]))
+    kernel.tidy()
     try:
         kernel.acknowledge(numbers)
     except OSError:
@@ -100,6 +103,8 @@ class Follow(watch.Watch):
             self.raw = raw
             if raw.find(_WHOLE) >= 0:
                 self.kernel.whole.add(self.number)
+            if self.tape is not None and raw.find(_QUIET) >= 0 and raw.endswith(_NO_DISPLAYS):
+                self.tape = self.call.source = None
             self._finish(cellfiles.Cell(self.number, "settled"))
             return
         if self.tape is not None and self.tape.more():

@@ -149,7 +149,9 @@ class Couriers(StreamTest):
         os.kill(kernel["pid"], signal.SIGSTOP)
         self.addCleanup(os.kill, kernel["pid"], signal.SIGCONT)
         call = stream.call("control", dir=kernel["dir"], do="interrupt", hold_ms=50000)
-        return call, until(lambda: helpers_of(stream), what="the helper")
+        cells = os.path.join(kernel["dir"], "cells")
+        until(lambda: any(name.startswith("ctl_") for name in os.listdir(cells)), what="the control")
+        return call, helpers_of(stream)
 
     def test_a_helper_that_dies_is_an_error_of_its_call(self):
         kernel = self.kernel()
