@@ -126,17 +126,18 @@ class Attended(object):
 
     def _tick(self):
         now = time.monotonic()
-        if now >= self._next_pulse:
-            self._pulse()
-            self._next_pulse = now + (LOOK_EVERY if self._process >= 0 else watch.PULSE)
-        self.ring()
-        if not self.follows:
-            return
-        wait = self._next_pulse - now
-        if self._bell is None:
-            wait = min(wait, self._pause)
-            self._pause = min(self._pause * 2, watch.POLL_LAST)
-        self._loop.at(self.directory, now + wait, self._tick)
+        try:
+            if now >= self._next_pulse:
+                self._next_pulse = now + (LOOK_EVERY if self._process >= 0 else watch.PULSE)
+                self._pulse()
+            self.ring()
+        finally:
+            if self.follows:
+                wait = self._next_pulse - now
+                if self._bell is None:
+                    wait = min(wait, self._pause)
+                    self._pause = min(self._pause * 2, watch.POLL_LAST)
+                self._loop.at(self.directory, now + wait, self._tick)
 
     def _pulse(self):
         """What no event would tell: a supervisor without a pidfd that is dead, a bell that is gone."""

@@ -13,6 +13,7 @@ CALL_MAX = 512 << 20
 # Longer calls are taken apart by a helper: JSON of that size would hold up the others.
 LONG = 256 << 10
 _LONG_SECONDS = 60.0
+_FAILURES = 100  # in a row
 _HELPED = frozenset(("spawn", "control", "list", "sweep", "remove", "doctor"))
 _INLINE = frozenset(("probe", "ack", "read", "withdraw"))
 
@@ -81,8 +82,16 @@ class Courier(object):
         self._listen()
         try:
             self._feed(ahead)
+            failures = 0
             while not self._ended:
-                self._loop.turn()
+                try:
+                    self._loop.turn()
+                    failures = 0
+                except OSError:
+                    # Of no single call: no descriptor was free, a kernel's files cannot be read. What waits is bounded by its own time.
+                    failures += 1
+                    if failures >= _FAILURES:
+                        raise
         finally:
             self._pool.close()
             self.attendance.close()

@@ -83,6 +83,15 @@ class Kernels(StreamTest):
             answer = stream.answer(one, SOON)
             self.assertEqual((answer["reply"]["status"], text_of(stream.records[one]), answer["offset"]), ("died", "so far\n", len(stream.records[one])))
 
+    def test_a_cell_that_is_sent_while_the_kernel_dies_is_run_or_refused(self):
+        stream = self.stream()
+        for turn in range(5):
+            kernel = self.kernel("a%d" % turn)
+            stream.value(kernel["dir"], "1")
+            os.kill(kernel["pid"], signal.SIGKILL)
+            self.assertEqual(stream.result(stream.run(kernel["dir"], "2"), SOON)["error"]["code"], "kernel-dead")
+            self.assertEqual([name for name in os.listdir(os.path.join(kernel["dir"], "cells")) if "000002" in name], [])
+
     def test_a_stopped_supervisor_is_not_dead(self):
         kernel = self.kernel()
         stream = self.stream()
