@@ -21,7 +21,7 @@ class Attended(object):
         self.stamp = stamp
         self.follows = {}  # type: dict
         self._loop = loop
-        self.whole = set()  # type: set  # numbers of cells whose reply names no record file as its full text
+        self.replies = {}  # type: dict  # of cells whose reply names no record file as its full text: whether there is one
         self._bell = None  # type: object
         self._process = -1
         self._searched = False
@@ -100,8 +100,9 @@ class Attended(object):
 
     def acknowledge(self, numbers):
         # type: (list) -> None
-        cellfiles.acknowledge(self.directory, numbers, self.whole)
-        self.whole.difference_update(numbers)
+        cellfiles.acknowledge(self.directory, numbers, self.replies)
+        for number in numbers:
+            self.replies.pop(number, None)
 
     # -- who follows what ------------------------------------------------------------------------------------------------
 

@@ -219,19 +219,22 @@ def withdraw(directory, number):
     return files.remove(files.cell_path(directory, "req", number))
 
 
-def acknowledge(directory, numbers, whole=()):
-    """Remove replies that the host has; the record file stays where the reply named it as the full text. `whole`: those that are known not to."""
+def acknowledge(directory, numbers, known=None):
+    """Remove replies that the host has; the record file stays where the reply named it as the full text.
+
+    `known`: of replies that were seen to name none, whether there is a record file at all.
+    """
     for number in numbers:
         path = files.cell_path(directory, "res", number)
-        if number not in whole:
+        records = known.get(number) if known else None
+        if records is None:
             reply = files.read_json(path)
             if reply is None:
                 continue
             output = reply.get("output")
-            if isinstance(output, dict) and output.get("spill"):
-                files.remove(path)
-                continue
-        files.remove(files.cell_path(directory, "out", number))
+            records = not (isinstance(output, dict) and output.get("spill"))
+        if records:
+            files.remove(files.cell_path(directory, "out", number))
         files.remove(path)
 
 

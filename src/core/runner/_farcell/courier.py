@@ -15,7 +15,7 @@ LONG = 256 << 10
 _LONG_SECONDS = 60.0
 _FAILURES = 100  # in a row
 _HELPED = frozenset(("spawn", "control", "list", "sweep", "remove", "doctor"))
-_INLINE = frozenset(("probe", "ack", "read", "withdraw"))
+_INLINE = frozenset(("probe", "read", "withdraw"))
 
 
 class Call(link.Call, channel.Outgoing):
@@ -153,6 +153,9 @@ class Courier(object):
             follow.run(self, call)
         elif op == "wait":
             follow.wait(self, call)
+        elif op == "ack":
+            self.attendance.checked(call.field("dir", str, required=True)).acknowledge(call.numbers("numbers"))
+            self._answer(call, link.body({}))
         elif not isinstance(op, str):
             raise Fault("bad-request", "op must be text")
         elif op in _HELPED:
@@ -160,7 +163,7 @@ class Courier(object):
         elif op in _INLINE:
             self._answer(call, link.body(link.operate(call)))
             if op == "withdraw":
-                self.attendance.ring(call.header["dir"])  # as no supervisor does
+                self.attendance.ring(header["dir"])  # as no supervisor does
         else:
             raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
 
@@ -256,7 +259,8 @@ class Courier(object):
         """It is answered, or nobody waits for it any more."""
         if self._calls.pop(call.ref, None) is None:
             return
-        call.due = None
+        # With no ring of references left it is gone at once, with all that was read for it.
+        call.due = call.on_due = call.answer = None
         if call.source is not None:
             call.source.close()
             call.source = None

@@ -8,7 +8,7 @@ from . import cellfiles, files, link, records, watch
 TELL_AFTER = 0.003
 # How the supervisor writes that a reply holds all output.
 _WHOLE = b',"spill":null},"tools":'
-_WHOLE_MAX = 10000  # for a host that never acknowledges
+_REPLIES_MAX = 10000  # for a host that never acknowledges
 # And that there was none.
 _QUIET, _NO_DISPLAYS = b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_bytes":0,', b',"displays":[]}'
 
@@ -102,9 +102,11 @@ class Follow(watch.Watch):
         raw = files.read_bytes(self.res)
         if raw is not None:
             self.raw = raw
-            if raw.find(_WHOLE) >= 0 and len(self.kernel.whole) < _WHOLE_MAX:
-                self.kernel.whole.add(self.number)
-            if self.tape is not None and raw.find(_QUIET) >= 0 and raw.endswith(_NO_DISPLAYS):
+            quiet = raw.find(_QUIET) >= 0 and raw.endswith(_NO_DISPLAYS)
+            if raw.find(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
+                self.kernel.replies[self.number] = not quiet
+            if quiet and self.tape is not None:
+                self.tape.close()
                 self.tape = self.call.source = None
             self._finish(cellfiles.Cell(self.number, "settled"))
             return
