@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import attended, channel, doctor, duties, fastjson, files, follow, helpers, launch, link, loop, osdep, place, records
+from . import attended, calls, channel, doctor, duties, fastjson, files, follow, helpers, launch, link, loop, osdep, place, records
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
@@ -16,42 +16,6 @@ _LONG_SECONDS = 60.0
 _FAILURES = 100  # in a row
 _HELPED = frozenset(("spawn", "control", "list", "sweep", "remove", "doctor"))
 _INLINE = frozenset(("probe", "read", "withdraw"))
-
-
-class Call(link.Call, channel.Outgoing):
-    """One call of the host: its header, and what there is to send for it."""
-
-    def __init__(self, courier, ref, header, seconds):
-        channel.Outgoing.__init__(self, ref)
-        self.header = header
-        self.modules = None
-        self.answer = self
-        self.end = time.monotonic() + seconds
-        self.courier = courier
-        self.job = None  # type: object  # the Follow or the Errand that works for it
-        self.due = None  # type: object
-        self.on_due = None  # type: object
-
-    def at(self, when, function):
-        """Call `function` at that moment, instead of what was to be called before."""
-        self.due, self.on_due = when, function
-        self.courier.expect(when)
-
-    def directory(self):
-        return self.courier.attendance.checked(self.field("dir", str, required=True)).directory
-
-    def send(self, _kind, payload):
-        """As an operation's Answer: bytes of the answer's `out` frames."""
-        self.source = records.Given(payload)
-
-    def ended(self):
-        return self.courier.composed(self, self.job.answered)
-
-    def failed(self, error):
-        return duties.failure(error, self.header)
-
-    def over(self):
-        self.courier.close_call(self)
 
 
 class Courier(object):
@@ -135,12 +99,12 @@ class Courier(object):
         header = {}
         try:
             if len(payload) > LONG:
-                self._begin_long(Call(self, number, header, _LONG_SECONDS), payload)
+                self._begin_long(calls.Call(self, number, header, _LONG_SECONDS), payload)
                 return
             header = self._duty.header(payload)
-            self._begin(Call(self, number, header, duties.deadline(header)), payload)
+            self._begin(calls.Call(self, number, header, duties.deadline(header)), payload)
         except Exception as error:
-            self._fail(self._calls.get(number) or Call(self, number, header, 0.0), error)
+            self._fail(self._calls.get(number) or calls.Call(self, number, header, 0.0), error)
 
     def _begin(self, call, text):
         self._calls[call.ref] = call
@@ -308,8 +272,9 @@ def serve(header, stdin, modules, answer):
     # What came in one piece with the header waits in the buffer, and the descriptor will not give it again.
     os.set_blocking(0, False)
     ahead = stdin.peek(1)
-    if hasattr(gc, "freeze"):  # 3.7
-        gc.freeze()
+    freeze = getattr(gc, "freeze", None)  # 3.7
+    if freeze is not None:
+        freeze()  # shared with every helper
     try:
         Courier(header, modules).serve(ahead)
     except BaseException as error:

@@ -126,15 +126,16 @@ class Follow(watch.Watch):
 
     def expire(self):
         """Time is up: what there is now is told, with the record that has been begun."""
+        if self.cell is None and not self.kernel.watched() and not files.is_locked(self.directory):
+            self.death()
+            return
         if self.tape is not None:
             self.tape.stop()
             self.call.at(self.call.end, self.cut)
         if self.cell is not None:
             self.courier.sender.enlist(self.call)
-        elif self.kernel.watched() or files.is_locked(self.directory):
-            self._finish(cellfiles.look(self.directory, self.number))
         else:
-            self.death()
+            self._finish(cellfiles.look(self.directory, self.number))
 
     def cut(self):
         """The host has not even taken that by the end of the call: it is told how far it came."""

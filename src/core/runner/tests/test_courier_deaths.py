@@ -45,10 +45,26 @@ class Kernels(StreamTest):
 
     def test_a_killed_supervisor_whose_process_cannot_be_watched(self):
         kernel = self.kernel()
-        path = os.path.join(kernel["dir"], "kernel.json")
-        with open(path, "w") as file:
-            json.dump(dict(kernel, start_time=kernel["start_time"] + 1), file)
+        self.unwatchable(kernel)
         self.killed_supervisor(kernel)
+
+    def test_a_hold_that_ends_after_the_kernel_did(self):
+        for hold in (1, 100, 150, 190):
+            kernel = self.kernel("%02d" % (hold % 100))
+            self.unwatchable(kernel)
+            stream = self.stream()
+            first = self.sleeper(stream, kernel["dir"])
+            wait = stream.call("wait", dir=kernel["dir"], number=1, wait={"stream": True, "hold_ms": hold})
+            os.kill(kernel["pid"], signal.SIGKILL)
+            self.assertEqual(stream.answer(first, SOON)["reply"]["status"], "died")
+            answer = stream.answer(wait, SOON)
+            self.assertEqual((answer["reply"] or {"status": answer["fate"]})["status"], "died" if hold > 50 or answer["reply"] else "running")
+            self.assertEqual(text_of(stream.records[wait]), "so far\n")
+
+    def unwatchable(self, kernel):
+        """As where its process is in a world of its own, or the system has no pidfd."""
+        with open(os.path.join(kernel["dir"], "kernel.json"), "w") as file:
+            json.dump(dict(kernel, start_time=kernel["start_time"] + 1), file)
 
     def killed_supervisor(self, kernel):
         other = self.kernel("bb")
