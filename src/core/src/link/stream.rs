@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::Value;
 
 use self::channel::Failed;
 use self::connect::Streams;
@@ -22,7 +21,7 @@ use super::exec::ExecLink;
 use super::header;
 use super::places::Places;
 use super::verdict::{Verdict, judge};
-use super::{Call, ChunkSink, Link};
+use super::{Call, ChunkSink, Link, Reported};
 use crate::error::{Error, ErrorKind, Result};
 use crate::target::Target;
 use crate::transport::Transport;
@@ -81,7 +80,7 @@ impl StreamLink {
         let Some(channel) = self.streams.channel(call).await else { return Ok(Outcome::ByCommand) };
         let message = header::text(call, HEAD)?;
         match channel.call(message, call.deadline, chunks).await {
-            Ok(answer) => self.read(&answer),
+            Ok(answer) => self.read(answer),
             Err(Failed::NotLookedAt(end)) => {
                 tracing::debug!(%end, "a call goes another way");
                 Ok(if matches!(*end, End::NeedRunner) { Outcome::Again } else { Outcome::ByCommand })
@@ -93,12 +92,9 @@ impl StreamLink {
         }
     }
 
-    fn read(&self, answer: &Bytes) -> Result<Outcome> {
-        let value = serde_json::from_slice(answer).map_err(|e| {
-            Error::new(ErrorKind::Protocol, format!("the answer is whole and makes no sense: {e}"))
-        })?;
-        Ok(match judge(self.target(), value)? {
-            Verdict::Done(value) => Outcome::Answer(value),
+    fn read(&self, answer: Bytes) -> Result<Outcome> {
+        Ok(match judge(self.target(), answer)? {
+            Verdict::Done(reported) => Outcome::Answer(reported),
             // Its files were removed under a courier that lives.
             Verdict::NeedRunner => Outcome::ByCommand,
         })
@@ -107,7 +103,7 @@ impl StreamLink {
 
 /// What one try over a stream brought.
 enum Outcome {
-    Answer(Value),
+    Answer(Reported),
     /// Nothing was done; another stream may do it.
     Again,
     /// Nothing was done, and there is no stream for it.
@@ -122,7 +118,7 @@ impl Link for StreamLink {
         self.commands.target()
     }
 
-    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Value> {
+    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {
         let named = |e: Error| e.on(self.target()).at(header::step(call.operation));
         for _ in 0..STREAMS {
             let mut is_fresh = true;
@@ -131,7 +127,7 @@ impl Link for StreamLink {
                 chunks(piece);
             };
             match self.try_stream(&call, &mut take).await.map_err(named)? {
-                Outcome::Answer(value) => return Ok(value),
+                Outcome::Answer(reported) => return Ok(reported),
                 Outcome::Again => {}
                 Outcome::ByCommand => break,
                 Outcome::Unknown(_) if is_fresh && call.operation.may_be_repeated() => break,

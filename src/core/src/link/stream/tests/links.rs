@@ -19,7 +19,8 @@ fn link() -> (Arc<StreamLink>, Arc<FakeTransport>, tokio::sync::mpsc::UnboundedR
 
 async fn call(link: &StreamLink, operation: &Operation, python: Option<&str>) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    link.call(Call { operation, base: Some("/b"), dir: None, python, deadline }, &mut |_| ()).await
+    let call = Call { operation, base: Some("/b"), dir: None, python, deadline };
+    link.call(call, &mut |_| ()).await?.read(link.target())
 }
 
 async fn list(link: &StreamLink) -> Result<Value> {
