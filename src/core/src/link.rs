@@ -49,8 +49,26 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// The target that it leads to.
     fn target(&self) -> &Target;
 
+    /// How steps get there just now.
+    fn carrier(&self) -> Carrier;
+
     /// Carries out one operation. Output records go to `chunks` before the answer is returned, perhaps long before.
     async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported>;
+}
+
+/// How steps get to a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// Over the pipes of a child process.
+    Pipes,
+    /// Over a stream that is kept open.
+    Stream,
+    /// By a command each.
+    Commands {
+        /// Why not over a stream.
+        why: String,
+    },
 }
 
 /// The far side's answer to an operation that was carried out, as JSON text.

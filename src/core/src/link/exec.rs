@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::header;
 use super::places::{Place, Places};
 use super::verdict::{Verdict, judge};
-use super::{Call, ChunkSink, Link, Reported};
+use super::{Call, Carrier, ChunkSink, Link, Reported};
 use crate::cell::millis;
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::Nonce;
@@ -89,6 +89,12 @@ impl ExecLink {
 impl Link for ExecLink {
     fn target(&self) -> &Target {
         self.transport.target()
+    }
+
+    fn carrier(&self) -> Carrier {
+        let opens = self.transport.capabilities().opens;
+        let why = if opens { "no stream is wanted" } else { "the transport cannot keep a command open" };
+        Carrier::Commands { why: why.to_owned() }
     }
 
     async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {

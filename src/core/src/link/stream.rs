@@ -21,7 +21,7 @@ use super::exec::ExecLink;
 use super::header;
 use super::places::Places;
 use super::verdict::{Verdict, judge};
-use super::{Call, ChunkSink, Link, Reported};
+use super::{Call, Carrier, ChunkSink, Link, Reported};
 use crate::error::{Error, ErrorKind, Result};
 use crate::target::Target;
 use crate::transport::Transport;
@@ -116,6 +116,10 @@ enum Outcome {
 impl Link for StreamLink {
     fn target(&self) -> &Target {
         self.commands.target()
+    }
+
+    fn carrier(&self) -> Carrier {
+        self.streams.carrier()
     }
 
     async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {
