@@ -155,6 +155,10 @@ impl Operation {
             | Operation::List {}
             | Operation::Sweep { .. }
             | Operation::Doctor {} => true,
+            // Which cell is meant has to be said: by now another may run.
+            Operation::Control { action: Action::Interrupt, number, id, .. } => {
+                number.is_some() || id.is_some()
+            }
             Operation::Control { action, .. } => *action == Action::Stop,
             // The driver repeats these in its own way: a cell with `again`, a spawn with another id. What was withdrawn or removed is not there
             // the second time.
