@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from . import files
+from . import files, lane_files
 from .fault import Fault
 
 LOCK_SECONDS = 10.0
@@ -21,7 +21,13 @@ class Cell:
 
 
 def look(directory, number):
-    """The fate of a cell, without reading anything. The files are asked in the order in which a cell goes through them, so none is missed."""
+    """The fate of a cell, without reading anything."""
+    cell = _look(directory, number)
+    return _look(directory, number) if cell.fate == "unknown" and lane_files.sync(directory, number=number) else cell
+
+
+def _look(directory, number):
+    """The files are asked in the order in which a cell goes through them, so none is missed."""
     for kind, fate in (("req", "waiting"), ("run", "running"), ("res", "settled")):
         info = _stat(files.cell_path(directory, kind, number))
         if info is not None:
@@ -59,7 +65,13 @@ def cell_id(directory, number):
 
 
 def find(directory, wanted):
-    """The number of the cell with this id, or None. The newest are asked first."""
+    """The number of the cell with this id, or None."""
+    number = _find(directory, wanted)
+    return _find(directory, wanted) if number is None and lane_files.sync(directory, wanted) else number
+
+
+def _find(directory, wanted):
+    """The newest are asked first."""
     numbers = {number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)}
     for number in sorted(numbers, reverse=True):
         if cell_id(directory, number) == wanted:
@@ -69,6 +81,11 @@ def find(directory, wanted):
 
 def last(directory):
     """The highest number that has files, or None."""
+    lane_files.sync(directory)
+    return _last(directory)
+
+
+def _last(directory):
     return max((number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)), default=None)
 
 
@@ -112,7 +129,7 @@ def _next_number(directory):
         text = os.read(fd, 32).strip()
         number = int(text) if text.isdigit() else 0
         if not 0 < number < NUMBER_MAX:
-            number = (last(directory) or 0) + 1
+            number = max(_last(directory) or 0, lane_files.last(directory)) + 1
         # In place: digits never become fewer, and one small write is not torn by a death of ours.
         os.pwrite(fd, b"%d\n" % (number + 1), 0)
         return number
@@ -131,6 +148,7 @@ def acknowledge(directory, numbers):
         path = files.cell_path(directory, "res", number)
         reply = files.read_json(path)
         if reply is None:
+            lane_files.acknowledge(directory, number)
             continue
         output = reply.get("output")
         if not (isinstance(output, dict) and output.get("spill")):
@@ -165,6 +183,7 @@ def bury(directory, number, seen_alive=False):
                 raise
             # The answer carries it all the same; the next who asks makes it anew.
             return reply
+        lane_files.buried(directory, number)
         files.remove(files.cell_path(directory, "run" if began else "req", number))
         return reply
 

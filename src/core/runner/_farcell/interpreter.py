@@ -11,7 +11,7 @@ import types
 from _thread import allocate_lock
 
 # All of it before the fork: an interpreter that is replaced weeks later must not depend on files that may be gone.
-from . import awaiting, display, execute, figures, frames, gate, lane, osdep, patches, sources, streams, tracebacks, wire
+from . import awaiting, display, execute, figures, frames, gate, osdep, patches, sources, streams, tracebacks, wire
 from .guarded import BUILTINS as __builtins__
 
 _NUMBER = struct.Struct('>I')
@@ -118,7 +118,7 @@ class Interpreter(object):
         self._held = []
         self._track = None
         if hello.get('lane') is not None:
-            self._track = lane.Track(hello['lane'], streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'])
+            self._track = hello['lane'].track(streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'], channel.send)
             channel.watch(self._track)
         self.gate = gate.Gate(channel.readable)
         self.gate.shield(Channel.send)
@@ -191,7 +191,10 @@ class Interpreter(object):
                 return
             kind, payload = frame
             if kind == b'X':
-                channel.send(b'r', wire.encode(self._serve_cell(wire.decode(payload))))
+                request = wire.decode(payload)
+                if track is not None:
+                    track.note(request['id'])
+                channel.send(b'r', wire.encode(self._serve_cell(request)))
                 self._streams.restore_descriptors()
 
     def _serve_cell(self, request):
