@@ -10,7 +10,7 @@ import unittest
 from tests import test_lane
 from tests.lane_kit import DIRECT, OPTIONS, VIA, Courier, FileLaneKernel, command
 from tests.supervisor_kit import PATIENCE, FileKernel, alive, request, until
-from _farcell import cellfiles, files, lane_client, lane_files, lane_page as page, osdep, shared_lane
+from _farcell import cellfiles, frames, lane_client, lane_files, lane_page as page, osdep, shared_lane
 
 needs_lane = unittest.skipUnless(osdep.LINUX and os.uname().machine in ("x86_64", "i686") and os.path.exists("/proc/self/fd"), "there are no lanes here")
 
@@ -285,6 +285,89 @@ class Files(unittest.TestCase):
         self.assertEqual(command(self.kernel.dir, "wait", wait=OPTIONS, id="ab" * 16)["fate"], "unknown")
         self.assertEqual(command(self.kernel.dir, "wait", wait=OPTIONS, number=999)["fate"], "unknown")
         self.assertEqual(os.listdir(self.kernel.path("cells")), before)
+
+
+@needs_lane
+class Couriers(unittest.TestCase):
+    """Two of them, and the steps of one taken apart."""
+
+    def setUp(self):
+        self.kernel = FileLaneKernel()
+        self.addCleanup(self.kernel.close)
+        self.first, self.second = self.kernel.courier, Courier(self.kernel)
+        self.addCleanup(self.second.close)
+        self.kernel.lane("x = 0")
+
+    def announce(self, value):
+        """What a courier does before the request is in the pipe; gives what is left to do."""
+        lane = self.first.lane
+        until(lambda: lane._lock() and (lane._is_at_rest() or lane._unlock()), what="a free lane")
+        number = lane._take_number()
+        lane._memory[page.PUT_ID * 8:page.PUT_ID * 8 + 32] = value["id"].encode()
+        lane._words[page.PUT] = number
+        text = json.dumps(dict(value, number=number)).encode()
+
+        def put():
+            os.write(lane._request_fd, frames.pack(b"Q", text))
+            lane.number = number
+        return put
+
+    def test_one_at_a_time(self):
+        value = request("x += 1")
+        self.first.put(value)
+        until(lambda: self.first.lane._words[page.REPLY] == self.first.lane.number, what="a reply")
+        self.assertFalse(self.second.lane.offer(request("x += 1")))
+        self.first.outcome(self.first.lane.number, value["id"])
+        self.assertTrue(self.second.lane.offer(request("x += 1")))
+
+    def test_a_cell_that_was_announced_and_never_put_is_passed_over(self):
+        for asked in (False, True):
+            value = request("x += 1")
+            self.announce(value)
+            self.first.lane._unlock()
+            if asked:
+                self.assertEqual(command(self.kernel.dir, "wait", id=value["id"], wait=OPTIONS)["fate"], "unknown")
+            self.assertEqual(self.second.run("x += 1")[0]["status"], "ok")
+            self.assertTrue(self.second.lane.offer(request("x += 1")))
+            self.assertEqual(self.second.outcome(self.second.lane.number, None, 1.0)[0]["status"], "ok")
+        self.assertEqual(self.kernel.run("x")["result"], {"text/plain": "4"})
+
+    def test_one_that_is_asked_for_before_it_is_put_has_the_lane_all_the_same(self):
+        value = request("import time; time.sleep(0.3); print('first')")
+        put = self.announce(value)
+        self.assertEqual(command(self.kernel.dir, "wait", id=value["id"], wait=OPTIONS)["fate"], "unknown")
+        put()
+        number = self.first.lane.number
+        handed = self.first.lane.hand_over()
+        until(handed.arrived)
+        self.assertFalse(self.second.lane.offer(request("print('second')")))
+        self.assertEqual(self.first.settle(number, value["id"])["stdout"], "first\n")
+
+    def test_one_that_comes_among_cells_of_files_waits_its_turn(self):
+        for number in range(30):
+            value = request("import time; print('lane'); time.sleep(0.005)")
+            put = self.announce(value)
+            others = [request("import time; time.sleep(0.01); print(%d)" % each) for each in range(3)]
+            shipped = [(self.second.ship(other), other["id"]) for other in others]
+            self.kernel.wait_running(shipped[0][0])
+            put()
+            for each, (other, cell_id) in enumerate(shipped):
+                self.assertEqual(self.second.settle(other, cell_id)["stdout"], "%d\n" % each)
+            self.assertEqual(self.first.outcome(self.first.lane.number, value["id"])[0]["stdout"], "lane\n")
+
+    def test_one_that_is_about_to_be_answered_is_not_unknown(self):
+        for _ in range(10):
+            value = request("print('hello')")
+            self.first.put(value)
+            os.kill(self.kernel.pid, signal.SIGSTOP)
+            number = self.first.lane.number
+            handed = self.first.lane.hand_over()
+            until(lambda: (self.first.lane._words[page.NUMBER], self.first.lane._words[page.STATE]) == (number, page.VIA))
+            os.kill(self.kernel.pid, signal.SIGCONT)
+            while not handed.arrived():
+                pass
+            self.assertIn(cellfiles.look(self.kernel.dir, number).fate, ("settled", "running"))
+            self.assertEqual(self.first.settle(number, value["id"])["stdout"], "hello\n")
 
 
 if __name__ == "__main__":
