@@ -184,7 +184,7 @@ class Interpreter(object):
                     reply = self._serve_cell(request)
                     if not track.answer(reply, self._shown):
                         channel.send(b'r', wire.encode(reply))
-                    self._streams.restore_descriptors()
+                    self._tidy()
                 continue
             frame = channel.receive()
             if frame is None:
@@ -195,7 +195,12 @@ class Interpreter(object):
                 if track is not None:
                     track.note(request['id'])
                 channel.send(b'r', wire.encode(self._serve_cell(request)))
-                self._streams.restore_descriptors()
+                self._tidy()
+
+    def _tidy(self):
+        """What the cell has left, put in order while nobody waits."""
+        self._streams.restore_descriptors()
+        self.gate.install()
 
     def _serve_cell(self, request):
         self._number = request['number']
@@ -240,14 +245,21 @@ class Interpreter(object):
 
     def _finish(self):
         """Figures and buffers; they may hang or fail as any code of the user's."""
-        for step in (self._publish_figures, self._streams.flush):
-            self.gate.pending = False        # too late: the code has come to its end
-            try:
-                self.gate.run(step)
-            except BaseException:
-                pass
-            if _getpid() != self._channel.pid:
-                _exit(0)
+        if figures.are_possible():
+            self._run_step(self._publish_figures)
+        if self._streams.are_plain():
+            self._streams.flush_c()
+        else:
+            self._run_step(self._streams.flush)
+
+    def _run_step(self, step):
+        self.gate.pending = False        # too late: the code has come to its end
+        try:
+            self.gate.run(step)
+        except BaseException:
+            pass
+        if _getpid() != self._channel.pid:
+            _exit(0)
 
     def _publish_figures(self):
         figures.publish_open(self._displays.publish)

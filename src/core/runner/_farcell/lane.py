@@ -54,8 +54,8 @@ def make():
         return None
 
 
-def pipes():
-    # type: () -> list
+def pipes(size=_PIPE):
+    # type: (int) -> list
     """Both ends of the request's pipe and of the reply's."""
     fds = []  # type: list
     try:
@@ -64,7 +64,7 @@ def pipes():
         for fd in fds:
             os.set_blocking(fd, False)
         for fd in fds[1::2]:
-            osdep.set_pipe_size(fd, _PIPE)  # pipe pages are counted per user, and these need few
+            osdep.set_pipe_size(fd, size)  # pipe pages are counted per user, and these need few
         return fds
     except OSError:
         for fd in fds:
@@ -189,6 +189,7 @@ class Track(object):
         os.close(lane.take_fd)
         os.close(lane.answer_fd)
         self._outputs = outputs
+        self._held = bytearray(4)    # for a count of bytes; to give bytes costs the double
         self._last = b''
         self._number = self._started = self._reads = 0
         self._kernel = wire.encode(kernel).decode('utf-8')
@@ -279,8 +280,10 @@ class Track(object):
         """Order matters: what was read from an empty pipe was counted before."""
         words, reads = self._words, self._reads
         try:
+            held = self._held
             for fd in self._outputs:
-                if _ioctl(fd, _FIONREAD, _ZERO) != _ZERO:
+                _ioctl(fd, _FIONREAD, held)
+                if held != _ZERO:
                     return False
         except OSError:
             return False

@@ -7,7 +7,7 @@ has cells of its own under way, and no id twice.
 import os
 
 from . import files, lane, osdep, wire
-from .lane_page import BARRED, COUNT, LENGTH, NAME, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SENT, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION
+from .lane_page import BARRED, COUNT, FRAME_MAX, LENGTH, NAME, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SENT, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION
 from .guarded import BUILTINS as __builtins__
 
 _IDS = 512               # that the supervisor may be behind; it is woken at half of that
@@ -33,7 +33,7 @@ def make(directory):
         files.write_all(fd, b'\0' * SIZE)
         memory = lane.mmap.mmap(fd, SIZE)
         ids = lane.mmap.mmap(-1, _IDS * _ID_SIZE)
-        made = SharedLane(memory, lane.pipes(), ids, path)
+        made = SharedLane(memory, lane.pipes(FRAME_MAX), ids, path)
         made.words[VERSION] = 1
         return made
     except (OSError, ValueError):
