@@ -183,6 +183,22 @@ def free_bytes(path):
         return 0
 
 
+def file_system(path):
+    # type: (str) -> str
+    """The type of the file system that holds `path`, as the kernel calls it; empty where it cannot be told."""
+    try:
+        device = os.stat(path).st_dev
+        wanted = ("%d:%d" % (os.major(device), os.minor(device))).encode()
+        with open("/proc/self/mountinfo", "rb") as file:
+            for line in file:
+                words = line.split()
+                if len(words) > 6 and words[2] == wanted:
+                    return words[words.index(b"-", 6) + 1].decode("ascii", "replace")
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""
+
+
 def set_wakeup_fd(fd):
     # type: (int) -> None
     """Have the C part of Python's signal handling write each signal's number to `fd`."""
