@@ -82,6 +82,7 @@ class Attended(object):
             self._shelf = cellfiles.Shelf(self.directory)
         number = self._shelf.ship(request, False, 0)[0]
         self._poke()
+        self._shelf.tidy()
         return number
 
     def _poke(self):
@@ -92,11 +93,11 @@ class Attended(object):
         except OSError:
             pass  # it is full of wake-ups; or nobody reads it, which the death of the supervisor tells, or there is none and it polls
 
-    def tidy(self):
+    def prepare(self):
         # type: () -> None
-        """After a request was shipped and what waits for it was begun."""
+        """After an answer: the next request is to be shipped quickly."""
         if self._shelf is not None:
-            self._shelf.tidy(True)
+            self._shelf.prepare()
 
     def acknowledge(self, numbers):
         # type: (list) -> None

@@ -146,20 +146,27 @@ class Shelf:
             raise self._fault(error) or error
 
     def close(self):
-        self.tidy()
         if self._spare is not None:
             os.close(self._spare[0])
-            files.remove(self._spare[1])
+            self._used.append(self._spare[1])
+        self.tidy()
         os.close(self._fd)
         if self._next >= 0:
             os.close(self._next)
 
-    def tidy(self, ahead=False):
-        """What need not be done while somebody waits for a cell to begin. `ahead`: have a file open for the next request."""
+    def tidy(self):
+        """Remove what is not needed any more; not while somebody waits for a cell to begin."""
+        while self._used:
+            try:
+                # By the directory that we have open, whatever stands at its path by now.
+                os.unlink(os.path.basename(self._used.pop()), dir_fd=self._fd)
+            except OSError:
+                pass
+
+    def prepare(self):
+        """Have a file open for the next request, when there is time."""
         try:
-            while self._used:
-                files.remove(self._used.pop())
-            if ahead and self._spare is None:
+            if self._spare is None:
                 self._spare = files.open_tmp(self._cells)
         except OSError:
             pass  # the next request tells, if it matters
@@ -181,8 +188,9 @@ class Shelf:
                 return number, True
             finally:
                 files.unlock(self._fd)
-        except OSError as error:
-            raise self._fault(error) or error
+        except BaseException as error:
+            self.tidy()
+            raise (self._fault(error) if isinstance(error, OSError) else None) or error
 
     def _written(self, data):
         (fd, path), self._spare = self._spare or files.open_tmp(self._cells), None

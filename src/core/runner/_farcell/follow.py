@@ -30,7 +30,6 @@ def run(courier, call):
         # Somebody else is at the files, or the kernel is dead, or all files have to be searched: a helper can wait.
         courier.step(call, {"op": "submit", "dir": kernel.directory, "cell": request, "again": again},
                      lambda answer: follow_shipped(courier, call, answer["number"], request["id"]))
-    kernel.tidy()
     try:
         kernel.acknowledge(numbers)
     except OSError:
@@ -173,6 +172,7 @@ class Follow(watch.Watch):
             self.call.source = None
             self.tape.close()
         self.courier.finish(self.call, self.answered)
+        self.kernel.prepare()
 
     def answered(self):
         """The answer, when all records are out."""

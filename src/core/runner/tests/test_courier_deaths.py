@@ -17,7 +17,7 @@ from tests.courier_kit import HEAD, StreamTest
 from tests.link_harness import RUNNER, gone, text_of, until
 from tests.test_courier import helpers_of
 
-SOON = 2.0  # a death is told within a second; as much again for a busy machine
+SOON = 4.0  # a death is told within a second; the rest is for a busy machine, and less than the five seconds after which everything is looked at anyway
 
 
 def bells(directory):
@@ -203,9 +203,9 @@ class Couriers(StreamTest):
 
     def ended(self, stream, helpers):
         pid = stream.greeted()["pid"]
-        until(lambda: gone(pid), 5.0, "the end of the courier")
+        until(lambda: gone(pid), what="the end of the courier")
         for helper in helpers:
-            until(lambda: gone(helper), 5.0, "the end of helper %d" % helper)
+            until(lambda: gone(helper), what="the end of helper %d" % helper)
 
     def test_the_end_of_stdin_ends_it_and_its_helpers_and_leaves_no_bell(self):
         kernel, other = self.kernel(), self.kernel("bb")
@@ -253,19 +253,19 @@ class Couriers(StreamTest):
             self.assertEqual(stream.process.wait(30), 0)
 
     def test_a_host_that_is_silent_for_too_long_is_gone(self):
-        program = ("import sys; sys.path.insert(0, %r)\nfrom _farcell import courier\ncourier.SILENCE = 0.4\n"
+        program = ("import sys; sys.path.insert(0, %r)\nfrom _farcell import courier\ncourier.SILENCE = 1.0\n"
                    "courier.Courier({'runner': '0', 'base': None, 'place': None}, None).serve(b'')" % RUNNER)
         process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stdin.close)
         began = time.monotonic()
-        while time.monotonic() - began < 1.2:
+        while time.monotonic() - began < 1.5:
             process.stdin.write(HEAD.pack(4, b"P"[0], 0))
             process.stdin.flush()
             self.assertEqual(process.stdout.read(9), HEAD.pack(4, b"p"[0], 0))
         self.assertIsNone(process.poll())
         self.assertEqual(process.wait(30), 0)
-        self.assertLess(time.monotonic() - began, 1.2 + 10.0)
+        self.assertLess(time.monotonic() - began, 1.5 + 20.0)
 
 
 class Follower:
@@ -355,7 +355,7 @@ class Waking(StreamTest):
         os.symlink("/dev/null", os.path.join(directory, "waiters"))
         stream = self.stream()
         for number in range(3):
-            self.assertEqual(stream.answer(stream.run(directory, str(number)), 5.0)["reply"]["result"]["text/plain"], str(number))
+            self.assertEqual(stream.answer(stream.run(directory, str(number)), 15.0)["reply"]["result"]["text/plain"], str(number))
         call = stream.run(directory, "print('one', flush=True); import time; time.sleep(0.3); print('two')", wait={"stream": True})
         stream.until(lambda: text_of(stream.records.get(call, b"")) == "one\n", what="the first line")
         self.assertEqual((stream.answer(call)["fate"], text_of(stream.records[call])), ("settled", "one\ntwo\n"))
