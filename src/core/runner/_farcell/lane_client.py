@@ -5,9 +5,10 @@ import os
 import struct
 import termios
 
-from . import cellfiles, fastjson, files, lane_files
+from . import cellfiles, files, lane_files
 from .lane_page import (
     ACKED, BARRED, FRAME_MAX, KEPT, LENGTH, NAME, NUMBER, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION)
+from .strict import quote, quote_ascii
 
 try:
     import mmap
@@ -21,7 +22,9 @@ _ZERO = struct.pack("i", 0)
 _EX = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UN = fcntl.LOCK_UN
 _HEX = frozenset("0123456789abcdef")
-_ROOM = FRAME_MAX - _HEADER.size - len(',"number":%d' % NUMBER_MAX)
+# Of a request just what there is to say; the number comes last, when there is one.
+_REQUEST = '{"v":1,"id":"%s","code":%s,"timeout_ms":%s,"max_output":%d,"echo":"%s","number":'
+_ROOM = FRAME_MAX - _HEADER.size - len("%d}" % NUMBER_MAX)
 
 
 def is_eligible(request):
@@ -32,6 +35,17 @@ def is_eligible(request):
         not get("cwd") and not get("env") and not get("reset") and type(get("v")) is int and get("v") == 1 and type(get("code")) is str and get("echo", "last") in ("last", "all")
         and (timeout is None or type(timeout) is int and 0 <= timeout <= TIMEOUT_MAX) and type(limit) is int and limit >= 0
         and type(cell_id) is str and len(cell_id) == 32 and _HEX.issuperset(cell_id))
+
+
+def _compose(request):
+    """The request without its number and what follows."""
+    get = request.get
+    timeout, code = get("timeout_ms"), request["code"]
+    text = _REQUEST % (request["id"], quote(code), "null" if timeout is None else timeout, get("max_output", 1 << 20), get("echo", "last"))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # lone surrogates
+        return text.replace(quote(code), quote_ascii(code)).encode("ascii")
 
 
 def _open_next(directory):
@@ -92,17 +106,14 @@ class Lane:
 
     # -- putting a cell in ---------------------------------------------------------------------------------------------
 
-    def offer(self, request, text=None, acks=()):
-        """Put a cell into the lane; False where it has to be shipped as a file. `text`: the request as JSON, if it is there already.
+    def offer(self, request, acks=()):
+        """Put a cell into the lane; False where it has to be shipped as a file.
 
         `acks` are numbers of replies that the host has; they are seen to if the answer is True.
         """
-        if self.number or self._words[BARRED] or not is_eligible(request):
+        if self.number or self._words[BARRED] or not is_eligible(request) or len(request["code"]) > FRAME_MAX:
             return False
-        if text is None:
-            text = fastjson.dumps(request)
-        if type(text) is str:
-            text = text.encode("ascii")
+        text = _compose(request)
         if len(text) > _ROOM or not self._lock():
             return False
         try:
@@ -159,8 +170,8 @@ class Lane:
         number = self._take_number()
         if number <= words[PUT]:  # none could be had; or `next` was lost, and begins anew
             return 0
-        field = b',"number":%d}' % number
-        frame = b"".join((_HEADER.pack(len(text) - 1 + len(field), 81), text[:-1], field))
+        rest = b"%d}" % number
+        frame = b"".join((_HEADER.pack(len(text) + len(rest), 81), text, rest))
         # From here on the page tells whoever asks for this id that it may be in the lane.
         self._memory[PUT_ID * 8:PUT_ID * 8 + 32] = cell_id.encode("ascii")
         words[PUT] = number

@@ -43,7 +43,7 @@ class Courier:
 
     def put(self, value, acks=()):
         """Into the lane, as soon as it is free: a reply in a file can be seen a moment before."""
-        until(lambda: self.lane.offer(value, None, acks), what="a free lane")
+        until(lambda: self.lane.offer(value, acks), what="a free lane")
 
     def ship(self, value):
         number, shipped = cellfiles.submit(self.kernel.dir, value, False)
@@ -80,7 +80,7 @@ class Courier:
         """(reply, way)"""
         value = request(code, **fields)
         acks, self.acks = self.acks, []
-        if self.lane.offer(value, None, acks):
+        if self.lane.offer(value, acks):
             return self.outcome(self.lane.number, value["id"], patience)
         cellfiles.acknowledge(self.kernel.dir, acks)
         return self.settle(self.ship(value), value["id"]), VIA

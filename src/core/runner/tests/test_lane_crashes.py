@@ -268,7 +268,7 @@ class Crowds(unittest.TestCase):
 
     def deal(self, courier, value):
         acks, courier.acks = courier.acks, []
-        if courier.lane.offer(value, None, acks):
+        if courier.lane.offer(value, acks):
             reply, _ = courier.outcome(courier.lane.number, value["id"])
         else:
             reply = courier.settle(courier.ship(value), value["id"])

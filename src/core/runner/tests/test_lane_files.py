@@ -229,11 +229,19 @@ class Files(unittest.TestCase):
                        {"timeout_ms": True}, {"timeout_ms": 10 ** 13}):
             self.assertFalse(self.lane.offer(request("1", **fields)), fields)
         self.assertFalse(self.lane.offer(request("'%s'" % ("x" * 4096))))
-        longest = 4096 - 5 - len(json.dumps(request("''"), separators=(",", ":"))) - len(',"number":1000000000')
+        longest = lane_client._ROOM - len(lane_client._compose(request("''")))
         for size, fits in ((longest, True), (longest + 1, False)):
             self.assertEqual(self.lane.offer(request("'%s'" % ("x" * size))), fits)
             if fits:
                 self.assertEqual(len(self.courier.outcome(self.lane.number, None, 1.0)[0]["result"]["text/plain"]), size + 2)
+
+    def test_text_of_all_kinds_arrives_as_it_was(self):
+        for text in ("'\u20ac\U0001f600'", "'a\ud800b'", "'\0'", "'%d {} \\\\ \"'", "'\u2028'", "x\r\nx", "# \u00e9\n'%s'"):
+            by_file = self.kernel.run(text)
+            value = request(text)
+            self.courier.put(value)
+            by_lane = self.courier.outcome(self.lane.number, value["id"], 1.0)[0]
+            self.assertEqual((by_lane["status"], by_lane["result"]), (by_file["status"], by_file["result"]), ascii(text))
 
     def test_a_page_that_was_cut_off_is_no_lane(self):
         kernel = FileKernel()
