@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import attended, calls, channel, doctor, duties, fastjson, files, follow, helpers, launch, link, loop, osdep, place, records
+from . import attended, calls, channel, doctor, duties, fastjson, files, follow, helpers, lane_files, launch, link, loop, osdep, place, records
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
@@ -119,13 +119,16 @@ class Courier(object):
             follow.wait(self, call)
         elif op == "ack":
             self.attendance.checked(call.field("dir", str, required=True)).acknowledge(call.numbers("numbers"))
-            self._answer(call, link.body({}))
+            self.answer(call, link.body({}))
         elif not isinstance(op, str):
             raise Fault("bad-request", "op must be text")
         elif op in _HELPED:
-            self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
+            self._have_helped(call, text)
         elif op in _INLINE:
-            self._answer(call, link.body(link.operate(call)))
+            try:
+                self.answer(call, link.body(link.operate(call)))
+            except lane_files.Pending:
+                self._have_helped(call, text)
             if op == "withdraw":
                 self.attendance.ring(header["dir"])  # as no supervisor does
         else:
@@ -163,6 +166,9 @@ class Courier(object):
 
     # -- helpers ---------------------------------------------------------------------------------------------------------
 
+    def _have_helped(self, call, text):
+        self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
+
     def _have_done(self, call, errand):
         call.job = errand
         call.at(call.end, lambda: self._too_late(call))
@@ -171,7 +177,7 @@ class Courier(object):
     def _pass_on(self, call, out, body):
         if out:
             call.source = records.Given(out)
-        self._answer(call, body)
+        self.answer(call, body)
 
     def _too_late(self, call):
         raise Fault("internal", "%s was not done by its deadline, and nobody waits for it any more" % call.header.get("op"), "ask what became of it")
@@ -188,7 +194,7 @@ class Courier(object):
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 
-    def _answer(self, call, body):
+    def answer(self, call, body):
         """Send an answer; the call is over when it is out."""
         if call.source is None and self.sender.answer(call.ref, body):
             self.close_call(call)
@@ -198,7 +204,7 @@ class Courier(object):
 
     def finish(self, call, result):
         """Answer with what `result()` gives."""
-        self._answer(call, self.composed(call, result))
+        self.answer(call, self.composed(call, result))
 
     def composed(self, call, result):
         try:
@@ -217,7 +223,7 @@ class Courier(object):
         if call.source is not None:
             call.source.close()
             call.source = None
-        self._answer(call, duties.failure(error, call.header))
+        self.answer(call, duties.failure(error, call.header))
 
     def close_call(self, call):
         """It is answered, or nobody waits for it any more."""
@@ -269,6 +275,7 @@ def serve(header, stdin, modules, answer):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     answer.finish({"courier": {"pid": os.getpid(), "python": launch.python_path(), "wake": wake(header), "window": channel.WINDOW}})
     signal.alarm(0)
+    lane_files.may_wait = False
     # What came in one piece with the header waits in the buffer, and the descriptor will not give it again.
     os.set_blocking(0, False)
     ahead = stdin.peek(1)

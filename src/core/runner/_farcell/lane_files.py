@@ -17,6 +17,14 @@ _LIMIT = 1 << 20
 _HEX = frozenset(b"0123456789abcdef")
 
 
+class Pending(Exception):
+    """A cell is under way in the lane, and only somebody who can wait may ask the supervisor what became of it."""
+
+
+# False in a process that must never wait, as the courier is; its helpers may.
+may_wait = True
+
+
 class Page:
     """One reading of the page through its file. It is read, not mapped: whoever does so lives for milliseconds only."""
 
@@ -145,7 +153,7 @@ def _sync(directory, fd, cell_id, number):
         _ask(directory, fd, asked)
         page = Page(fd)
     if page.has_reply() and (not asked or number == page[REPLY] or cell_id == page.cell_id(ID)):
-        if not _flush_locked(directory, fd, _LOCK_SECONDS if asked else 0.0) and asked:
+        if not _flush_locked(directory, fd, _LOCK_SECONDS if asked and may_wait else 0.0) and asked:
             keep(directory, Page(fd))  # whoever has the lock is stopped, and it is safe without
     return True
 
@@ -155,6 +163,8 @@ def _ask(directory, fd, asked):
     if files.is_locked(directory):
         if not asked and not _is_free(fd) and _age(Page(fd)) < _AGE:
             return  # its courier sees to it
+        if not may_wait:
+            raise Pending()
         from . import watch
         try:
             done, detail = watch.control(directory, {"v": 1, "do": "lane"}, _ANSWER_SECONDS, time.monotonic() + 2 * _ANSWER_SECONDS)
@@ -164,6 +174,8 @@ def _ask(directory, fd, asked):
         except Fault as fault:
             if fault.code != "kernel-dead":
                 raise
+    if not may_wait:
+        raise Pending()
     _lay_out(directory, fd)
 
 

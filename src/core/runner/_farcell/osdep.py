@@ -120,6 +120,15 @@ def apply_limits(limits):
         resource.setrlimit(which, (soft, top))
 
 
+def open_files_limit():
+    # type: () -> object
+    """How many descriptors this process may have; None where there is no such limit."""
+    if resource is None:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
 # -- descriptors -------------------------------------------------------------------------------------------------------
 
 _NOTHING = struct.pack("i", 0)
