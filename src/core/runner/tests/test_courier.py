@@ -151,7 +151,7 @@ class Cells(StreamTest):
         self.assertEqual((told["fate"], told["ahead"]), ("waiting", 1))
         waiting = stream.call("wait", dir=directory, number=told["number"], wait={"hold_ms": 25000})
         self.assertTrue(stream.ok("withdraw", dir=directory, id=told["id"])["withdrawn"])
-        self.assertEqual(stream.answer(waiting)["fate"], "unknown")
+        self.assertEqual(stream.answer(waiting, 4.0)["fate"], "unknown")
 
     def test_a_request_that_is_sent_again_is_not_run_again(self):
         directory = self.kernel()["dir"]

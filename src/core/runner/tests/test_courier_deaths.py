@@ -167,7 +167,7 @@ class Couriers(StreamTest):
         # A bell that nobody hears is removed by the supervisor, and disturbs nobody until then.
         os.utime(os.path.join(directory, "waiters", stale[0]), (1, 1))
         self.assertEqual(other.value(directory, "runs"), "1")
-        self.assertNotIn(stale[0], bells(directory))
+        until(lambda: stale[0] not in bells(directory), what="the end of the stale bell")
 
     def begin_control(self, stream, kernel):
         """A helper that is busy for long."""
