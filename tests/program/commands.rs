@@ -143,12 +143,37 @@ fn doctor_says_whether_a_target_is_fit() {
     assert!(found["round_trip_ms"].as_f64().unwrap() > 0.0);
     let whats: Vec<_> =
         found["findings"].as_array().unwrap().iter().map(|f| f["what"].as_str().unwrap()).collect();
-    for what in ["python", "directory", "wake-up", "lock", "processes"] {
+    for what in ["link", "python", "directory", "wake-up", "lock", "processes"] {
         assert!(whats.contains(&what), "{what} is not among {whats:?}");
     }
-    assert!(farcell.ok(&["doctor", &base]).contains("wake-up"));
+    let told = farcell.ok(&["doctor", &base]);
+    assert!(told.contains("wake-up") && told.contains("a stream that is kept open"), "{told}");
     assert_eq!(farcell.farcell(&["doctor", "exec:false"]).code, Some(125));
     assert_eq!(farcell.farcell(&["doctor", "stdio:"]).code, Some(0));
+}
+
+#[test]
+fn bench_measures_a_target_and_leaves_nothing_there() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "x = 1"]);
+    let kernels = || {
+        let names = std::fs::read_dir(farcell.base()).unwrap().map(|e| e.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("k-")).collect::<Vec<_>>()
+    };
+    let before = kernels();
+    let told = farcell.json(&["bench", "--count", "3"]);
+    let measures = told["measures"].as_array().unwrap();
+    let names: Vec<_> = measures.iter().map(|m| m["measure"].as_str().unwrap()).collect();
+    assert_eq!(names, ["round trip", "warm cell", "first spawn", "spawn", "1 MB output", "10 MB code"]);
+    for measure in measures {
+        let (half, most) = (measure["p50_ms"].as_f64().unwrap(), measure["p99_ms"].as_f64().unwrap());
+        assert!(0.0 < half && half <= most && measure["n"].as_u64().unwrap() > 0, "{measure}");
+    }
+    assert_eq!(kernels(), before, "its kernels are gone, and the user's is not");
+    assert_eq!(farcell.ok(&["run", "x"]), "1");
+    let shown = farcell.farcell(&["bench", "stdio:", "--count", "1"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("warm cell"), "{shown:?}");
+    assert_eq!(farcell.farcell(&["bench", "exec:false"]).code, Some(125));
 }
 
 #[test]
