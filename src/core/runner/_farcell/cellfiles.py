@@ -192,6 +192,15 @@ class Shelf:
             self.tidy()
             raise (self._fault(error) if isinstance(error, OSError) else None) or error
 
+    def take_number(self):
+        """The next number, for a cell that needs no file; 0 where somebody holds the lock at this moment."""
+        if not files.try_lock(self._fd):
+            return 0
+        try:
+            return self._next_number()
+        finally:
+            files.unlock(self._fd)
+
     def _written(self, data):
         (fd, path), self._spare = self._spare or files.open_tmp(self._cells), None
         self._used.append(path)
@@ -261,7 +270,8 @@ def acknowledge(directory, numbers, known=None):
             records = not (isinstance(output, dict) and output.get("spill"))
         if records:
             files.remove(files.cell_path(directory, "out", number))
-        files.remove(path)
+        if not files.remove(path):
+            lane_files.acknowledge(directory, number)
 
 
 # --- cells of a kernel that died -----------------------------------------------------------------------------------------------------

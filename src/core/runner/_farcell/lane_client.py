@@ -3,9 +3,11 @@
 import fcntl
 import os
 import struct
+import sys
 import termios
 
 from . import cellfiles, files, lane_files
+from .fault import Fault
 from .lane_page import (
     ACKED, BARRED, FRAME_MAX, KEPT, LENGTH, NAME, NUMBER, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION)
 from .strict import quote, quote_ascii
@@ -48,10 +50,6 @@ def _compose(request):
         return text.replace(quote(code), quote_ascii(code)).encode("ascii")
 
 
-def _open_next(directory):
-    return os.open(os.path.join(directory, "cells", "next"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
 class Lane:
     """One kernel's lane, open. One cell at a time: `number` is that of the cell which is under way in it, or 0.
 
@@ -59,18 +57,19 @@ class Lane:
     Until its reply has been taken or it was handed over, `reply_fd` is to be polled.
     """
 
-    def __init__(self, directory, fds, memory):
+    def __init__(self, directory, fds, memory, shelf, own_shelf):
         self.directory = directory
         self.number = 0
         self.ended = False  # the kernel is dead: nobody has the other ends any more
         self.direct = False  # whether the last reply came from the interpreter itself: the cell had no output
-        self._request_fd, self.reply_fd, self._lock_fd, self._cells_fd, self._next_fd = fds
+        self._request_fd, self.reply_fd, self._lock_fd = fds
+        self._shelf, self._own_shelf = shelf, own_shelf
         self._memory = memory
         self._words = memoryview(memory).cast("Q")
 
     @classmethod
-    def open(cls, directory, record):
-        """The lane that kernel.json tells of, or None: there is none, or none that can be had from here."""
+    def open(cls, directory, record, shelf=None):
+        """The lane that kernel.json tells of, or None: there is none, or none that can be had from here. `shelf`: the courier's, if it has one."""
         fds, memory = [], None  # type: list, object
         try:
             told = record["lane"]
@@ -81,13 +80,9 @@ class Lane:
                 fds.append(os.open(os.path.join(directory, NAME), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
                 if os.fstat(fds[2]).st_size == SIZE:
                     memory = mmap.mmap(fds[2], SIZE)
-                    fds.append(os.open(os.path.join(directory, "cells"), files.DIR_FLAGS))
-                    fds.append(_open_next(directory))
-                    lane = cls(directory, fds, memory)
-                    if lane._words[VERSION] == 1:
-                        return lane
-                    lane._words.release()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+                    if int.from_bytes(memory[VERSION * 8:VERSION * 8 + 8], sys.byteorder) == 1:
+                        return cls(directory, fds, memory, shelf or cellfiles.Shelf(directory), shelf is None)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, Fault):
             pass
         for fd in fds:
             os.close(fd)
@@ -101,8 +96,10 @@ class Lane:
             self.hand_over().forget()
         self._words.release()
         self._memory.close()
-        for fd in (self._request_fd, self.reply_fd, self._lock_fd, self._cells_fd, self._next_fd):
+        for fd in (self._request_fd, self.reply_fd, self._lock_fd):
             os.close(fd)
+        if self._own_shelf:
+            self._shelf.close()
 
     # -- putting a cell in ---------------------------------------------------------------------------------------------
 
@@ -167,7 +164,7 @@ class Lane:
     def _put(self, cell_id, text):
         """Send the request, wholly or not at all; gives its number, or 0."""
         words = self._words
-        number = self._take_number()
+        number = self._shelf.take_number()
         if number <= words[PUT]:  # none could be had; or `next` was lost, and begins anew
             return 0
         rest = b"%d}" % number
@@ -181,29 +178,6 @@ class Lane:
             words[PUT] = words[SEQ]
             return 0
         return number
-
-    def _take_number(self):
-        """The next number, or 0 where another has it in hand."""
-        try:
-            fcntl.flock(self._cells_fd, _EX)
-        except OSError:
-            return 0
-        try:
-            text = os.pread(self._next_fd, 32, 0).strip()
-            number = int(text) if text.isdigit() else 0
-            if not os.fstat(self._next_fd).st_nlink or not 0 < number < NUMBER_MAX:
-                self._open_next()
-                return 0  # those who ship files know what to do
-            os.pwrite(self._next_fd, b"%d\n" % (number + 1), 0)
-            return number
-        finally:
-            fcntl.flock(self._cells_fd, _UN)
-
-    def _open_next(self):
-        """Somebody may have put a new file in the place of ours."""
-        fd = _open_next(self.directory)
-        os.dup2(fd, self._next_fd, False)
-        os.close(fd)
 
     # -- what becomes of it --------------------------------------------------------------------------------------------
 

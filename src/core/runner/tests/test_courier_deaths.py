@@ -166,7 +166,7 @@ class Couriers(StreamTest):
         self.assertEqual(other.answer(other.run(directory, "", cell=cell, again=True))["reply"], answer["reply"])
         # A bell that nobody hears is removed by the supervisor, and disturbs nobody until then.
         os.utime(os.path.join(directory, "waiters", stale[0]), (1, 1))
-        self.assertEqual(other.value(directory, "runs"), "1")
+        self.assertEqual(other.value(directory, "print('it does something'); runs"), "1")
         until(lambda: stale[0] not in bells(directory), what="the end of the stale bell")
 
     def begin_control(self, stream, kernel):

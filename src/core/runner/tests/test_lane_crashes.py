@@ -49,8 +49,9 @@ class Steps:
             try:
                 os.close(self.reader)
                 os.write(writer, json.dumps(self._work(kernel, work, at, signum)).encode())
-            finally:
                 os._exit(0)
+            finally:
+                os._exit(1)
         os.close(writer)
 
     def _work(self, kernel, work, at, signum):
@@ -62,8 +63,8 @@ class Steps:
                 os.kill(os.getpid(), signum)
         courier = Courier(kernel)
         courier.lane._words = Stepping(courier.lane._words, count)
-        for module in (lane_client, lane_files, files):
-            for name in ("os", "fcntl"):
+        for module in (lane_client, lane_files, files, cellfiles):
+            for name in {"os", "fcntl"}.intersection(vars(module)):
                 setattr(module, name, Stepping(getattr(module, name), count))
         return work(courier)
 
@@ -71,7 +72,10 @@ class Steps:
         """Wait until it is killed or stopped; False if it came to its end instead."""
         _, status = os.waitpid(self.pid, os.WUNTRACED)
         self.alive = os.WIFSTOPPED(status)
-        return not os.WIFEXITED(status)
+        if os.WIFEXITED(status):
+            assert not os.WEXITSTATUS(status), "the courier failed"
+            return False
+        return True
 
     def go_on(self):
         """What it says in the end, after it was stopped."""

@@ -209,7 +209,7 @@ class Files(unittest.TestCase):
         value = request("x = 1")
         words = self.lane._words
         self.lane._memory[page.PUT_ID * 8:page.PUT_ID * 8 + 32] = value["id"].encode()
-        words[page.PUT] = number = self.lane._take_number()
+        words[page.PUT] = number = self.lane._shelf.take_number()
         words[page.STATE] = page.TAKING
         os.kill(self.kernel.record["interpreter_pid"], signal.SIGKILL)
         reply = self.courier.settle(number, value["id"])
@@ -310,7 +310,7 @@ class Couriers(unittest.TestCase):
         """What a courier does before the request is in the pipe; gives what is left to do."""
         lane = self.first.lane
         until(lambda: lane._lock() and (lane._is_at_rest() or lane._unlock()), what="a free lane")
-        number = lane._take_number()
+        number = lane._shelf.take_number()
         lane._memory[page.PUT_ID * 8:page.PUT_ID * 8 + 32] = value["id"].encode()
         lane._words[page.PUT] = number
         text = json.dumps(dict(value, number=number)).encode()
