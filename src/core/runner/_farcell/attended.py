@@ -206,7 +206,7 @@ class Attendance(object):
         self._loop = loop
         self._known = OrderedDict()  # type: OrderedDict
         limit = osdep.open_files_limit()
-        self._kept = KEPT if limit is None else max(1, min(KEPT, limit // 2 // _DESCRIPTORS))
+        self._room = KEPT if limit is None else max(1, limit // 2 // _DESCRIPTORS)
 
     def checked(self, path):
         # type: (str) -> Attended
@@ -231,8 +231,9 @@ class Attendance(object):
             return False
         kernel.open()
         self._known[kernel.directory] = kernel
-        if len(self._known) > self._kept:
-            for other in [other for other in self._known.values() if not other.is_waited_for() and other is not kernel][:len(self._known) - self._kept]:
+        excess = len(self._known) - min(KEPT, self._room)
+        if excess > 0:
+            for other in [other for other in self._known.values() if not other.is_waited_for() and other is not kernel][:excess]:
                 self._drop(other)
         return True
 
