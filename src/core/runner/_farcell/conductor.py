@@ -45,7 +45,7 @@ class Conductor(object):
         self._seen = Recent()
         self._unsettled = None  # type: object
         self._late = _captures()
-        self._state, self._note = "fresh", None  # of the next cell
+        self._state, self._note = "fresh", spec.get("note")  # of the next cell
         self._looked = 0  # the last cell in the lane that is known here
         self._expected = None  # type: object
         self._doubtful = ""  # a cell whose interpreter died while it wrote the reply

@@ -8,6 +8,7 @@ from . import cell, files, osdep, output, reply
 from .ports import Port
 
 RESERVE = 64 * 1024
+_ZEROS = b"\0" * RESERVE  # made once, for all kernels that are forked from one process
 REQUEST_MAX = 256 << 20
 SPILL_DEFAULT = 64 << 20
 SPILLS_KEPT = 2  # record files that replies point to
@@ -256,7 +257,7 @@ class FilePort(Port):
             fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             try:
                 # Written, not only stretched: holes take no space and would give none back.
-                self._have_reserve = os.write(fd, b"\0" * RESERVE) == RESERVE
+                self._have_reserve = os.write(fd, _ZEROS) == RESERVE
             finally:
                 os.close(fd)
         except OSError:
