@@ -4,7 +4,7 @@ import os
 import select
 import sys
 
-from . import files, kernels, launch, osdep, place
+from . import detach, files, kernels, osdep, place
 from .fault import Fault
 
 WAIT_MS = 2000
@@ -19,7 +19,7 @@ def facts(header):
         base, refused = None, [{"dir": header.get("base") or "every candidate", "why": fault.message}]
     uid = os.geteuid()
     return {
-        "python": launch.python_path(), "version": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform,
+        "python": detach.python_path(), "version": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform,
         "base": base, "memory_backed": bool(base) and is_memory(base), "free_bytes": place.free_bytes(base) if base else 0,
         "fifo": bool(base) and has_fifo(base), "inotify": bool(base) and has_inotify(base), "pidfd": has_pidfd(),
         "flock": bool(base) and has_flock(base), "fork": has_fork(), "subreaper": has_subreaper(),

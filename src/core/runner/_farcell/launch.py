@@ -19,7 +19,7 @@ START_LOCK = ".starting"
 def start(base, runner, directory, start_lock, spec, bound):
     """Start the kernel of `directory` (which exists and is empty) and give its record; Fault where that fails."""
     environ = environment(spec)
-    spec = dict(spec, cwd=_absolute(spec.get("cwd")))
+    spec = dict(spec, cwd=absolute(spec.get("cwd")))
     bound = min(READY_SECONDS, bound)
     forked, told = warm.start(base, runner, directory, start_lock, spec, environ, bound)
     if forked:
@@ -31,7 +31,7 @@ def start(base, runner, directory, start_lock, spec, bound):
     return _start_cold(base, runner, directory, start_lock, spec, environ, bound)
 
 
-def _absolute(cwd):
+def absolute(cwd):
     """A path means what it means here, not in a zygote's working directory."""
     return cwd and os.path.abspath(os.path.expanduser(cwd))
 

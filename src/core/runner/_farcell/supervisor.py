@@ -263,15 +263,16 @@ def main_forked(directory, spec, answer_fd, start_lock):
     """The same in a fork of a zygote, which has nothing but our own files open, and /dev/null as its standard descriptors."""
     try:
         _lock(directory)
-        # Who started us goes another way if we take too long, and takes this file away: one of us two must not come through.
-        os.unlink(os.path.join(directory, ".starting"))
         # As early as can be: what either of us writes to from here on is not copied for the other one, too.
         first = first_interpreter(spec)
         started = begin(spec, lambda log: FilePort(directory, spec, log), _log_in(directory), first)
         _check_record(directory)
     except Exception as error:
         _refuse(answer_fd, error)
-    os.write(answer_fd, _ready(started))
+    try:
+        os.write(answer_fd, _ready(started))
+    except OSError:
+        pass  # he has gone, and finds us by our record
     os.close(answer_fd)
     os.close(start_lock)
     os.dup2(0, 2)

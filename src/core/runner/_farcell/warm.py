@@ -1,6 +1,7 @@
 """The quick way to a kernel: have a zygote fork it. Whatever goes wrong on it, there is the other way, and it is taken soon."""
 
 import os
+import select
 import struct
 import time
 
@@ -11,6 +12,8 @@ from .fault import Fault, reason
 TAKEN_SECONDS = 1.5
 # The same for a zygote that still imports. Longer imports go on, and nobody waits for them.
 IMPORT_SECONDS = 6.0
+# A zygote that nobody has asked for so long ends.
+IDLE_SECONDS = 600.0
 _BEGUN_SECONDS = 0.5  # another command has the lock, and is about to listen
 _BACKLOG = 512
 _PATH_MAX = 107  # of a socket's address
@@ -23,52 +26,74 @@ class _Cold(Exception):
 
 def start(base, runner, directory, start_lock, spec, environ, bound):
     """(True, the supervisor's line or None where it did not come in time), or (False, why) where the kernel has to be started the other way."""
+    end = time.monotonic() + bound
+    link = None
     try:
         zygote = Zygote(base, runner, spec, environ)
-        request = files.to_json({"v": 1, "directory": directory, "spec": spec, "umask": _umask(), "environ": _text(environ)})
+        request = files.to_json({"v": 1, "directory": directory, "spec": spec, "umask": _umask(), "home": os.environ.get("HOME"), "environ": _text(environ)})
         link = zygote.connect()
+        patience = min(zygote.patience(), bound / 2)
+        return True, _ask(zygote, link, directory, start_lock, request, patience, end)
     except _Cold as cold:
         return False, str(cold)
     except (OSError, Fault, ImportError) as error:
         return False, reason(error)
-    try:
-        return True, _ask(zygote, link, directory, start_lock, request, bound)
-    except _Cold as cold:
-        _lock_anew(directory, start_lock)
-        return False, str(cold)
     finally:
-        link.close()
+        if link is not None:
+            link.close()
 
 
-def _ask(zygote, link, directory, start_lock, request, bound):
-    """The line of a supervisor. With _Cold it is certain that none will come any more."""
-    end = time.monotonic() + bound
-    patience = time.monotonic() + min(zygote.patience(), bound / 2)
-    taken = False
-    line = b""
+def _ask(zygote, link, directory, start_lock, request, patience, end):
+    """The line of a supervisor. With an exception it is certain that none will come."""
+    link.settimeout(patience)
+    _send(link, start_lock, request)
     try:
-        link.settimeout(max(0.01, patience - time.monotonic()))
-        _send(link, start_lock, request)
-        while not line.endswith(b"\n"):
-            link.settimeout(max(0.01, patience - time.monotonic()))
-            try:
-                piece = link.recv(1 << 16)
-            except _sockets().timeout:
-                if taken:
-                    return None
-                # Whoever removes this file is the one who starts the kernel: we, or the child of the zygote.
-                if files.remove(os.path.join(directory, ".starting")):
-                    raise _Cold(zygote.give_up())
-                taken, patience = True, end
-                continue
-            if not piece:
-                raise OSError("it ended the connection")
-            line += piece
-        return line
-    except OSError as error:
-        if not files.remove(os.path.join(directory, ".starting")):
-            osdep.kill_marked(os.path.basename(directory))  # it had begun, and broke
-        raise _Cold("the zygote failed: " + reason(error))
+        taken = link.recv(1)
+    except _sockets().timeout:
+        # From here on the zygote cannot take it any more, for it says so first. If it has, we cannot hear the rest.
+        link.shutdown(_sockets().SHUT_RD)
+        if not link.recv(1):
+            raise _Cold(zygote.give_up())
+        return _line_from_record(link, directory, end)
+    line = taken
+    while line and not line.endswith(b"\n"):
+        left = end - time.monotonic()
+        if left <= 0:
+            return None
+        link.settimeout(left)
+        try:
+            piece = link.recv(1 << 16)
+        except _sockets().timeout:
+            return None
+        line = line + piece if piece else b""
+    if not line:
+        _clear_up(directory)
+        raise _Cold("the zygote, or what it had forked, ended")
+    return line[1:]
+
+
+def _line_from_record(link, directory, end):
+    """What a supervisor says that we cannot hear, from what it writes."""
+    ended = select.poll()
+    ended.register(link, 0)  # for a hang-up alone
+    while time.monotonic() < end:
+        is_over = bool(ended.poll(5))  # asked first: what was written before the end is seen
+        record = files.read_json(os.path.join(directory, "kernel.json"))
+        if record is not None and files.is_locked(directory):
+            return files.to_json({"ok": True, "kernel": record})
+        if is_over:
+            _clear_up(directory)
+            raise _Cold("what the zygote had forked ended")
+    return None
+
+
+def _clear_up(directory):
+    """Nothing of a start that failed is left, neither processes nor what they wrote."""
+    osdep.kill_marked(os.path.basename(directory))
+    for name in os.listdir(directory):
+        if name != ".starting":
+            path = os.path.join(directory, name)
+            files.remove_tree(path)
 
 
 def _send(link, descriptor, data):
@@ -79,18 +104,18 @@ def _send(link, descriptor, data):
         link.sendall(data[sent:])
 
 
-def _lock_anew(directory, start_lock):
-    """The lock that says that a kernel is being started here, in the place of the one that was taken away; under the same descriptor."""
-    fd = os.open(os.path.join(directory, ".starting"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    files.lock(fd, 1.0)
-    os.dup2(fd, start_lock, inheritable=False)
-    os.close(fd)
-
-
 def _sockets():
     # The C part alone: importing `socket` takes as long as several warm spawns.
     import _socket
     return _socket
+
+
+def _bind(listener, path):
+    before = os.umask(0o077)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
 
 
 def _umask():
@@ -174,7 +199,6 @@ class Zygote(object):
             if not files.try_lock(lock) or not _is_same(lock, self._directory):
                 return False
             if not place.is_complete(self._base, self._runner) or _inside_a_kernel():
-                os.rmdir(self._directory)
                 raise _Cold("")
             for name in ("sock", "zygote.json"):
                 files.remove(self._path(name))
@@ -185,10 +209,10 @@ class Zygote(object):
 
     def _launch(self, lock):
         sockets = _sockets()
-        settings = files.to_json({"preload": self._preload, "notes": []})
+        settings = files.to_json({"preload": self._preload, "notes": [], "idle_s": IDLE_SECONDS})
         listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         try:
-            listener.bind(self._socket)
+            _bind(listener, self._socket)
             # From now on others connect, and wait for it as we do.
             listener.listen(_BACKLOG)
             errors = os.open(self._path("log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

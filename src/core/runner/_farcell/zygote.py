@@ -14,7 +14,6 @@ from . import asker, detach, files, interpreter, osdep, preload, rehearsal, stri
 from .fault import Fault
 
 LOCK_FD, LISTENER_FD = 3, 4
-IDLE_SECONDS = 600.0
 CHECK_SECONDS = 3.0
 BEGIN_SECONDS = 120  # an import that hangs must not keep a zygote about that serves nobody
 
@@ -26,9 +25,11 @@ class Zygote(object):
         # type: (str, dict) -> None
         self._directory = directory
         self._settings = settings
-        self._identity = os.fstat(LOCK_FD)
+        self._identity = _identity(self._path("sock"))
+        held = os.fstat(LOCK_FD)
+        self._home = held.st_dev, held.st_ino
         self._base_fd = _hold(os.path.dirname(directory))
-        self._idle_seconds = settings.get("idle_s", IDLE_SECONDS)
+        self._idle_seconds = settings["idle_s"]
         self._handed, self._argv = _handed_environ(), sys.argv[:]
         self._added = []  # type: list
         self._environ = None  # type: object
@@ -141,6 +142,7 @@ class Zygote(object):
         self._check(request)
         # What is done here need not be done in memory that a child has to copy first, and lasts for the next one.
         self._adopt_environment(request["environ"])
+        whose.link.send(b"+")  # it fails where he has given us up, and goes another way
         if os.fork() == 0:
             self._become(whose, request)
 
@@ -168,7 +170,7 @@ class Zygote(object):
             if self._settings["notes"]:
                 spec["note"] = "; ".join(self._settings["notes"])
             try:
-                detach.enter(spec.get("cwd"), request["environ"].get("HOME"))
+                detach.enter(spec.get("cwd"), request["home"])
             except Fault as fault:
                 detach.complain(whose.link.fileno(), fault)
                 return
@@ -192,19 +194,16 @@ class Zygote(object):
         self._environ = wanted
 
     def _is_there(self):
-        try:
-            info = os.lstat(self._directory)
-        except OSError:
-            return False
-        return (info.st_dev, info.st_ino) == (self._identity.st_dev, self._identity.st_ino)
+        """Whether anybody can find us: our socket is where it was, and so is the directory around it."""
+        return self._identity is not None and _identity(self._path("sock")) == self._identity
 
     def _path(self, name):
         return os.path.join(self._directory, name)
 
     def _remove(self):
-        """While we hold its lock, so that nobody begins in it what we take away."""
+        """Our directory, if it is still ours: as long as we hold its lock nobody begins in it what we take away."""
         try:
-            if self._is_there():
+            if _identity(self._directory) == self._home:
                 files.remove_tree(self._directory)
         except OSError:
             pass
@@ -235,6 +234,14 @@ def _handed_environ():
     with open("/proc/self/environ", "rb") as file:
         pairs = [entry.partition(b"=") for entry in file.read().split(b"\0")]
     return {name: value for name, sign, value in pairs if sign}
+
+
+def _identity(path):
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _hold(base):
