@@ -155,6 +155,7 @@ class Zygote(object):
         """In the child. It does not return."""
         directory, spec = request["directory"], request["spec"]
         try:
+            self._title.become(spec["id"], directory)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             os.close(LISTENER_FD)
@@ -162,7 +163,6 @@ class Zygote(object):
             for fd in self._askers:
                 if fd != whose.link.fileno():
                     os.close(fd)
-            self._title.become(spec["id"], directory)
             if hasattr(sys, "orig_argv"):  # 3.10
                 sys.orig_argv[sys.orig_argv.index(title.OPTION):] = [directory]
             spec["env"] = {}  # it is in the environment
