@@ -34,6 +34,8 @@ pub(crate) struct Defaults {
     /// After how long without use a kernel is stopped.
     #[serde(deserialize_with = "optional_duration")]
     pub(crate) idle: Option<Duration>,
+    /// Modules that are imported before the first cell of a kernel.
+    pub(crate) preload: Vec<String>,
 }
 
 /// A target under a name of its own, with what its kernels shall be like.
@@ -53,6 +55,9 @@ pub(crate) struct NamedTarget {
     pub(crate) profile: String,
     #[serde(default)]
     pub(crate) limits: Limits,
+    /// Instead of that of the defaults.
+    #[serde(default)]
+    pub(crate) preload: Option<Vec<String>>,
 }
 
 impl Config {
@@ -126,6 +131,17 @@ mod tests {
         assert!(e.to_string().contains("line 3, column 1") && e.to_string().contains("sesion"), "{e}");
         let e = load("[defaults]\nidle = \"soon\"\n").unwrap_err();
         assert!(e.to_string().contains("line 2"), "{e}");
+    }
+
+    #[test]
+    fn a_target_has_its_own_preload_or_that_of_the_defaults() {
+        let config = load(
+            "[defaults]\npreload = [\"numpy\"]\n[targets.a]\nurl = \"local:\"\n[targets.b]\nurl = \"local:\"\npreload = []\n",
+        )
+        .unwrap();
+        assert_eq!(config.defaults.preload, ["numpy"]);
+        assert_eq!(config.targets["a"].preload, None);
+        assert_eq!(config.targets["b"].preload, Some(Vec::new()));
     }
 
     #[test]

@@ -73,7 +73,11 @@ impl Context {
         let defaults = &self.config.defaults;
         let owner = choose(args.owner.as_deref(), "FARCELL_OWNER", defaults.owner.as_deref(), "default");
         let name = choose(args.session.as_deref(), "FARCELL_SESSION", defaults.session.as_deref(), "default");
-        let mut options = SessionOptions { idle: defaults.idle, ..SessionOptions::default() };
+        let mut options = SessionOptions {
+            idle: defaults.idle,
+            preload: defaults.preload.clone(),
+            ..SessionOptions::default()
+        };
         if let Some(named) = named {
             options.profile.clone_from(&named.profile);
             options.python.clone_from(&named.python);
@@ -81,6 +85,9 @@ impl Context {
             options.cwd.clone_from(&named.cwd);
             options.env.clone_from(&named.env);
             options.limits = named.limits.clone();
+            if let Some(preload) = &named.preload {
+                options.preload.clone_from(preload);
+            }
         }
         if let Some(kernel) = kernel {
             options.python = kernel.python.clone().or(options.python);

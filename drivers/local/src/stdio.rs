@@ -100,6 +100,7 @@ impl Driver for StdioDriver {
             idle: None,
             grace: Duration::from_secs(1),
             limits: farcell_core::Limits::default(),
+            preload: Vec::new(),
         };
         let kernel = self.spawn(&spec).await?.kernel;
         kernel.probe().await?;

@@ -1,4 +1,5 @@
-"""The program of a kernel: `farcell_kernel.py <kernel directory>`, or `--pipes <fd>` for a kernel over pipes whose header is read from that fd.
+"""The program of a kernel: `farcell_kernel.py <kernel directory>`, or `--pipes <fd>` for a kernel over pipes whose header is read from that fd,
+or `--zygote <directory>` for the process that kernels are forked from.
 
 It is a program of its own, started without -S -E -s, because a user's cells want site-packages and the PYTHON* variables.
 """
@@ -11,14 +12,13 @@ import sys
 START_LOCK_FD = 3
 
 
-def import_supervisor():
-    """Import the supervisor, with its byte code cached beside it whatever the user's variables say."""
+def import_ours(module):
+    """Import a module of ours, with its byte code cached beside it whatever the user's variables say."""
     before = {name: getattr(sys, name) for name in ("dont_write_bytecode", "pycache_prefix") if hasattr(sys, name)}
     for name in before:
         setattr(sys, name, None)
     try:
-        from _farcell import supervisor
-        return supervisor
+        return getattr(__import__("_farcell." + module), module)
     finally:
         for name, value in before.items():
             setattr(sys, name, value)
@@ -53,7 +53,11 @@ def main(argv):
     if sys.path and os.path.abspath(sys.path[0] or ".") == here:
         del sys.path[0]
     sys.path.insert(0, here)
-    supervisor = import_supervisor()
+    if argv[1] == "--zygote":
+        zygote = import_ours("zygote")
+        sys.path[0] = ""
+        zygote.main(argv[2])
+    supervisor = import_ours("supervisor")
     sys.path[0] = ""
     if argv[1] == "--pipes":
         supervisor.main_pipes(read_header(int(argv[2])), 0, 1)

@@ -45,6 +45,8 @@ pub struct KernelSpec {
     pub grace: Duration,
     /// Its limits.
     pub limits: Limits,
+    /// Modules that shall be imported before its first cell.
+    pub preload: Vec<String>,
 }
 
 impl KernelSpec {
@@ -59,6 +61,7 @@ impl KernelSpec {
             idle_ms: self.idle.map(millis),
             grace_ms: millis(self.grace),
             limits: self.limits.clone(),
+            preload: self.preload.clone(),
         })
     }
 

@@ -54,6 +54,7 @@ impl Session {
             idle: Some(options.idle.unwrap_or(IDLE)),
             grace: GRACE,
             limits: options.limits,
+            preload: options.preload,
         };
         Session { registry, key, spec: Arc::new(spec) }
     }

@@ -128,6 +128,11 @@ class Adoption(object):
             self._loop.at("lane", time.monotonic() + _TAKING_LOOK, _look_again)
             return False
         self.look()
+        if self.running is None and lane.words[page.SEQ] != lane.words[page.PUT]:
+            # One that was put before has its turn before.
+            untaken = lane.steal()
+            if untaken is not None:
+                self._port.untaken(untaken)
         return self.running is None
 
     def _of_lane(self, kind, payload):

@@ -1,7 +1,9 @@
 """The interpreter as the supervisor holds it: a forked child, its pipes, and the ways to end it."""
 
+import _signal
 import os
 import signal
+import sys
 
 from . import frames, interpreter, loop, osdep
 
@@ -12,6 +14,9 @@ FRAME_READ = 16 * 1024  # allocated for every read, and far less than this is us
 # So only the busiest pipe is enlarged, and not more than one read takes: 100 kernels must fit.
 STDOUT_PIPE = 256 * 1024
 SETUP_FAILED = 98
+_IGNORED_BY_PYTHON = {getattr(signal, name, None) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ")}
+_DEFAULTS = {number: _signal.SIG_IGN if number in _IGNORED_BY_PYTHON else _signal.SIG_DFL for number in range(1, signal.NSIG)}
+_DEFAULTS[signal.SIGINT] = signal.default_int_handler
 
 
 class Interpreter(object):
@@ -146,6 +151,7 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
         os.umask(spec.get("umask", 0o022))
         _go_to(spec.get("cwd"))
         osdep.apply_limits(spec.get("limits") or {})
+        _seed_anew()
         code = 97
         interpreter.serve(read_fd, write_fd, hello)
     except BaseException:  # nothing may run on into the supervisor's own code
@@ -170,16 +176,16 @@ def _above_standard(fd):
 def _default_signals():
     """What a Python that somebody started by hand would have: `&` and nohup leave signals ignored, the supervisor too."""
     osdep.set_wakeup_fd(-1)
-    ignored_by_python = {getattr(signal, name, None) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ")}
-    for number in range(1, signal.NSIG):
-        try:
-            if number == signal.SIGINT:
-                signal.signal(number, signal.default_int_handler)
-            elif number not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(number, signal.SIG_IGN if number in ignored_by_python else signal.SIG_DFL)
-        except (OSError, ValueError):
-            pass
+    osdep.restore_dispositions(_DEFAULTS)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _seed_anew():
+    """Else all that are forked from one process would throw the same dice. Since 3.7 Python does the first by itself."""
+    for name in ("random", "numpy.random"):
+        module = sys.modules.get(name)
+        if module is not None and (name != "random" or sys.version_info < (3, 7)):
+            module.seed()
 
 
 def _go_to(folder):

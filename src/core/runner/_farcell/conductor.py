@@ -45,7 +45,7 @@ class Conductor(Adoption):
         self._seen = Recent()
         self._unsettled = None  # type: object
         self._late = _captures()
-        self._state, self._note = "fresh", None  # of the next cell
+        self._state, self._note = "fresh", spec.get("note")  # of the next cell
         if self._lane is not None:
             self._watch_lane()
 

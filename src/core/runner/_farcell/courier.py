@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import attended, calls, channel, doctor, duties, fastjson, files, follow, helpers, lane_files, launch, link, loop, osdep, place, records
+from . import attended, calls, channel, detach, doctor, duties, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
@@ -273,7 +273,7 @@ def serve(header, stdin, modules, answer):
     """The operation: says hello, and never comes back."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    answer.finish({"courier": {"pid": os.getpid(), "python": launch.python_path(), "wake": wake(header), "window": channel.WINDOW}})
+    answer.finish({"courier": {"pid": os.getpid(), "python": detach.python_path(), "wake": wake(header), "window": channel.WINDOW}})
     signal.alarm(0)
     lane_files.may_wait = False
     # What came in one piece with the header waits in the buffer, and the descriptor will not give it again.

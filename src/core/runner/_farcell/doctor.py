@@ -4,7 +4,7 @@ import os
 import select
 import sys
 
-from . import files, kernels, launch, osdep, place
+from . import detach, files, kernels, osdep, place
 from .fault import Fault
 
 WAIT_MS = 2000
@@ -20,7 +20,7 @@ def facts(header):
     uid = os.geteuid()
     fifo, pidfd = bool(base) and has_fifo(base), has_pidfd()
     return {
-        "python": launch.python_path(), "version": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform,
+        "python": detach.python_path(), "version": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform,
         "base": base, "memory_backed": bool(base) and is_memory(base), "free_bytes": place.free_bytes(base) if base else 0,
         "fifo": fifo, "inotify": bool(base) and has_inotify(base), "pidfd": pidfd, "wake": osdep.wake_word(fifo, pidfd),
         "flock": bool(base) and has_flock(base), "fork": has_fork(), "subreaper": has_subreaper(),

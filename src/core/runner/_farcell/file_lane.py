@@ -16,9 +16,9 @@ _NUMBER_MAX = 10 ** 9
 class FileLane(Port):
     """The part of a FilePort that has to do with the lane."""
 
-    def _open_lane(self):
+    def _open_lane(self, lane):
         self._requests = []  # type: list
-        self.lane = shared_lane.make(self.directory)
+        self.lane = lane or shared_lane.make(self.directory)
 
     def started(self, cell):
         """One that runs in the lane gets the file that others know it by, unless its reply comes right now."""

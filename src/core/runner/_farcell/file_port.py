@@ -9,6 +9,7 @@ from .file_lane import LOOKED_AFTER, FileLane
 from .recent import Recent
 
 RESERVE = 64 * 1024
+_ZEROS = b"\0" * RESERVE  # made once, for all kernels that are forked from one process
 REQUEST_MAX = 256 << 20
 SPILL_DEFAULT = 64 << 20
 SPILLS_KEPT = 2  # record files that replies point to
@@ -22,8 +23,8 @@ _DONE_AGE = 600.0
 class FilePort(FileLane):
     """Serves the directory of one kernel; its supervisor is the only one that renames requests and writes replies."""
 
-    def __init__(self, directory, spec, log):
-        # type: (str, dict, object) -> None
+    def __init__(self, directory, spec, log, lane=None):
+        # type: (str, dict, object, object) -> None
         self.directory = directory
         self._cells = os.path.join(directory, "cells")
         self._waiters = os.path.join(directory, "waiters")
@@ -40,7 +41,7 @@ class FilePort(FileLane):
         limit = SPILL_DEFAULT if limit is None else limit
         self._spill_bytes = min(limit, osdep.free_bytes(directory) // 4)
         self._lay_out()
-        self._open_lane()
+        self._open_lane(lane)
 
     def _lay_out(self):
         for folder in (self._cells, self._waiters):
@@ -268,7 +269,7 @@ class FilePort(FileLane):
             fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             try:
                 # Written, not only stretched: holes take no space and would give none back.
-                self._have_reserve = os.write(fd, b"\0" * RESERVE) == RESERVE
+                self._have_reserve = os.write(fd, _ZEROS) == RESERVE
             finally:
                 os.close(fd)
         except OSError:

@@ -245,6 +245,21 @@ class locked:
         os.close(fd)
 
 
+def filled_pipe(data):
+    """The reading end of a pipe that holds `data`, which is small, and nothing more."""
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)
+        if os.write(writer, data) < len(data):
+            raise OSError(errno.EMSGSIZE, "too long for a pipe")
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return reader
+
+
 def make_fifo(path):
     """Make a FIFO of ours; False where this file system cannot."""
     try:

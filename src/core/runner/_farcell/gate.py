@@ -65,18 +65,22 @@ class Gate(object):
     needs no protection of its own.
     """
 
-    def __init__(self, readable):
-        # type: (object) -> None
-        self.pid = _getpid()
-        self._thread = get_ident()
+    def __init__(self):
+        self.pid = self._thread = 0
         self.running = False
         self.pending = False
         self.late = False
         self.cancel = None           # an awaiting cell is cancelled first: loop.py
-        self._readable = readable    # whether the supervisor's pipe holds something
+        self._readable = None        # whether the supervisor's pipe holds something
         self.handlers = Handlers()
         self._marks = {Gate.run.__code__: _INSIDE}
         self._handler = self._on_signal
+
+    def attach(self, readable):
+        """This is the process and the thread in which cells run."""
+        self.pid = _getpid()
+        self._thread = get_ident()
+        self._readable = readable
 
     def shield(self, function):
         """No KeyboardInterrupt inside of this function: it waits until the caller asks release()."""

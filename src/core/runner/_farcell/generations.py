@@ -20,6 +20,7 @@ class Generations(object):
     def __init__(self, spec, kernel, loop, log, lane=None):
         # type: (dict, str, object, object, object) -> None
         self.current = None  # type: object
+        self.prepared = None  # type: object # an interpreter that was forked before
         self.number = 0
         self.trouble = ""  # why there is no interpreter
         self._spec = spec
@@ -35,7 +36,8 @@ class Generations(object):
         """A new generation; False (and `trouble`) where the machine has none to give."""
         self._last_try = time.monotonic()
         try:
-            self.current = Interpreter.start(self._spec, self._kernel, self.number + 1, self._lane)
+            self.current = self.prepared or Interpreter.start(self._spec, self._kernel, self.number + 1, self._lane)
+            self.prepared = None
         except OSError as error:
             self.trouble = "cannot start an interpreter: %s" % (error.strerror or error).lower()
             self._log("fork failed: %s", error)

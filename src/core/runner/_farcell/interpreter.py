@@ -22,6 +22,26 @@ _chdir = os.chdir
 _poll = select.poll
 
 
+_made_before = None  # type: object
+
+
+def make_beforehand():
+    """What every interpreter that is forked from this process would make for itself."""
+    global _made_before
+    # On pipes, as it will be: streams ask what they stand on.
+    before = [os.dup(fd) for fd in (1, 2)]
+    pipe = os.pipe()
+    for fd in (1, 2):
+        os.dup2(pipe[1], fd)
+    try:
+        _made_before = Interpreter()
+    finally:
+        for fd, old in zip((1, 2), before):
+            os.dup2(old, fd)
+        for fd in before + list(pipe):
+            os.close(fd)
+
+
 def serve(read_fd, write_fd, hello):
     # type: (int, int, dict) -> None
     """Never returns: ends with the supervisor's pipe."""
@@ -32,7 +52,7 @@ def serve(read_fd, write_fd, hello):
         osdep.set_pdeathsig(signal.SIGKILL)
         if os.getppid() != hello.get('supervisor', os.getppid()):
             _exit(0)             # it died before the kernel could be told to watch it
-        Interpreter(read_fd, write_fd, hello).serve()
+        (_made_before or Interpreter()).attach(read_fd, write_fd, hello).serve()
         code = 0
     except BaseException:        # ours, not a cell's
         _report()
@@ -108,32 +128,35 @@ class Channel(object):
 
 
 class Interpreter(object):
-    """Everything that lasts from cell to cell."""
+    """Everything that lasts from cell to cell. A zygote makes one for all its kernels, which get on with attach()."""
 
-    def __init__(self, read_fd, write_fd, hello):
-        self._channel = channel = Channel(read_fd, write_fd)
+    def __init__(self):
+        self._channel = None  # type: object
         self._streams = streams.Streams()
         self._number = 0
         self._shown = False      # whether the cell has displayed something
         self._held = []
-        self._track = None
-        if hello.get('lane') is not None:
-            self._track = hello['lane'].track(streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'], channel.send)
-            channel.watch(self._track)
-        self.gate = gate.Gate(channel.readable)
+        self._track = None  # type: object
+        self.gate = gate.Gate()
         self.gate.shield(Channel.send)
         self.gate.outside(serve)
-        self._reset_signals()
         self._displays = display.Displays(self._publish)
         builtins.display = self._displays.display
         kept = sources.Sources()
-        self._awaiting = awaiting.Awaiting(self.gate, channel.readable)
+        self._awaiting = awaiting.Awaiting(self.gate, self._readable)
         self._executor = execute.Executor(self.gate, _fresh_main(), kept, self._awaiting)
-        patches.Patches({
-            'inspect': patches.classes_of_cells(kept),
-            'multiprocessing.context': patches.fork_by_default,
-            'matplotlib.pyplot': self._patch_pyplot,
-        }).install()
+        self._patch_modules(kept)
+
+    def attach(self, read_fd, write_fd, hello):
+        # type: (int, int, dict) -> Interpreter
+        """Become the interpreter of a kernel, in the process where it is to run."""
+        self._channel = channel = Channel(read_fd, write_fd)
+        self._streams.attach()
+        if hello.get('lane') is not None:
+            self._track = hello['lane'].track(streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'], channel.send)
+            channel.watch(self._track)
+        self.gate.attach(channel.readable)
+        self._reset_signals()
         figures.choose_backend()
         self._close_when_forked()
         if hello.get('cwd'):
@@ -142,6 +165,17 @@ class Interpreter(object):
             except OSError:
                 pass             # the supervisor has checked it; it may have gone since
         _freeze()
+        return self
+
+    def _readable(self):
+        return self._channel.readable()
+
+    def _patch_modules(self, kept):
+        patches.Patches({
+            'inspect': patches.classes_of_cells(kept),
+            'multiprocessing.context': patches.fork_by_default,
+            'matplotlib.pyplot': self._patch_pyplot,
+        }).install()
 
     def _reset_signals(self):
         """A shell starts what it puts into the background with SIGINT ignored."""
@@ -181,7 +215,7 @@ class Interpreter(object):
             if track is not None and not channel.wait():
                 request = track.take()
                 if request is not None:
-                    reply = self._serve_cell(request)
+                    reply = self.serve_cell(request)
                     if not track.answer(reply, self._shown):
                         channel.send(b'r', wire.encode(reply))
                     self._tidy()
@@ -194,7 +228,7 @@ class Interpreter(object):
                 request = wire.decode(payload)
                 if track is not None:
                     track.note(request['id'])
-                channel.send(b'r', wire.encode(self._serve_cell(request)))
+                channel.send(b'r', wire.encode(self.serve_cell(request)))
                 self._tidy()
 
     def _tidy(self):
@@ -202,7 +236,8 @@ class Interpreter(object):
         self._streams.restore_descriptors()
         self.gate.install()
 
-    def _serve_cell(self, request):
+    def serve_cell(self, request):
+        """One cell and its answer, which is sent by whoever has brought it."""
         self._number = request['number']
         self._shown = False
         try:
@@ -296,12 +331,22 @@ def _refusal(error, message):
         'hint': 'the cell has not run'}}
 
 
+_clean_path = []         # what clean_path() has left
+
+
+def clean_path():
+    """Cells find what an interactive Python finds: the working directory first, and nothing of ours."""
+    ours = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path[:] = [''] + [each for each in sys.path if each and os.path.realpath(each) != ours]
+    _clean_path[:] = sys.path
+
+
 def _fresh_main():
     """An empty __main__ as at the prompt, where pickle and multiprocessing look for what the cells define."""
     main = types.ModuleType('__main__')
     main.__builtins__ = builtins
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    sys.path[:] = [''] + [each for each in sys.path if each and os.path.realpath(each) != os.path.realpath(ours)]
+    if sys.path != _clean_path:
+        clean_path()
     sys.argv[:] = ['']
     # What belongs to the program that was __main__ so far lives as long as we do.
     sys.modules['_farcell.__main__'] = sys.modules.get('__main__', main)

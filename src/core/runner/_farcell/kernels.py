@@ -159,6 +159,7 @@ def _sweep_base(base, runner, before):
         else:
             used.add(record.get("runner"))
     _sweep_runners(base, used, before)
+    _sweep_zygotes(base, before)
     _sweep_keys(base, before)
     return removed
 
@@ -192,6 +193,14 @@ def _sweep_runners(base, used, before):
     for name in os.listdir(base):
         path = os.path.join(base, name)
         if name.startswith("runner-") and name[7:] not in used and place.own_problem(path) is None and os.lstat(path).st_mtime < before:
+            files.remove_tree(path)
+
+
+def _sweep_zygotes(base, before):
+    """Remove what zygotes have left that were killed; one that lives holds the lock of its directory."""
+    for name in os.listdir(base):
+        path = os.path.join(base, name)
+        if name.startswith("z-") and place.own_problem(path) is None and os.lstat(path).st_mtime < before and not files.is_locked(path):
             files.remove_tree(path)
 
 

@@ -1,13 +1,11 @@
 """Starting a detached supervisor: an own session, nothing of the command kept open, and one line back when it stands."""
 
-import errno
 import os
 import select
 import signal
-import sys
 import time
 
-from . import fastjson, files
+from . import detach, fastjson, files, log, osdep, place, warm
 from .fault import Fault, reason
 
 READY_SECONDS = 20.0
@@ -16,118 +14,41 @@ STDERR_TAIL = 2000
 
 # Held by everyone who takes part in a start, from before the directory is known to anyone until the supervisor stands.
 START_LOCK = ".starting"
-START_LOCK_FD = 3
-
-
-def python_path():
-    """The interpreter's own path; sys.executable may be empty where argv[0] says nothing."""
-    return sys.executable or os.path.realpath("/proc/self/exe")
 
 
 def start(base, runner, directory, start_lock, spec, bound):
     """Start the kernel of `directory` (which exists and is empty) and give its record; Fault where that fails."""
-    program = [python_path(), os.path.join(base, "runner-" + runner, "farcell_kernel.py"), directory]
-    log = os.open(os.path.join(directory, "runner.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    environ = environment(spec)
+    spec = dict(spec, cwd=absolute(spec.get("cwd")))
+    bound = min(READY_SECONDS, bound)
+    forked, told = warm.start(base, runner, directory, start_lock, spec, environ, bound)
+    if forked:
+        return _understand(told, directory, lambda: osdep.kill_marked(spec["id"]))
+    if not place.is_complete(base, runner):
+        raise Fault("need-runner", "some of the runner's modules are gone from %s" % place.runner_dir(base, runner))
+    if told:
+        log.Log(os.path.join(directory, "runner.log"))("not forked from a zygote: %s", told)
+    return _start_cold(base, runner, directory, start_lock, spec, environ, bound)
+
+
+def absolute(cwd):
+    """A path means what it means here, not in a zygote's working directory."""
+    return cwd and os.path.abspath(os.path.expanduser(cwd))
+
+
+def _start_cold(base, runner, directory, start_lock, spec, environ, bound):
+    program = [detach.python_path(), detach.program_path(base, runner), directory]
+    errors_fd = os.open(os.path.join(directory, "runner.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     # File objects, because closing one twice is harmless.
     spec_in, spec_out = _pipe()
     ready_in, ready_out = _pipe()
-    with open(log, "ab", 0) as errors, spec_in, spec_out, ready_in, ready_out:
-        try:
-            middle = os.fork()
-        except OSError as error:
-            raise _fork_fault(error)
-        if middle == 0:
-            _middle(program, spec, [spec_in.fileno(), ready_out.fileno(), errors.fileno(), start_lock])
+    with open(errors_fd, "ab", 0) as errors, spec_in, spec_out, ready_in, ready_out:
+        group = detach.start(program, environ, spec.get("cwd"), [spec_in.fileno(), ready_out.fileno(), errors.fileno(), start_lock])
         for ours in (spec_in, ready_out, errors):
             ours.close()
-        os.waitpid(middle, 0)
-        line = _talk(spec_out, ready_in, files.to_json(spec), min(READY_SECONDS, bound))
-    return _understand(line, directory, middle)
-
-
-def _pipe():
-    read, write = os.pipe()
-    return open(read, "rb", 0), open(write, "wb", 0)
-
-
-def _fork_fault(error):
-    if error.errno == errno.EAGAIN:
-        return Fault("spawn-failed", "no free process on the target", "end processes of this user there, or raise its limit (ulimit -u, pids.max)")
-    return Fault("spawn-failed", "cannot fork: " + reason(error), "free some memory on the target" if error.errno == errno.ENOMEM else None)
-
-
-# --- the child's side: between fork and exec -----------------------------------------------------------------------------------------
-
-def _middle(program, spec, fds):
-    """First child: leads the session and is gone at once, so that the supervisor can never get a terminal, and init reaps it."""
-    try:
-        os.setsid()
-        if os.fork() == 0:
-            _become(program, spec, fds)
-    except OSError as error:
-        _complain(fds[1], _fork_fault(error))
-    finally:
-        os._exit(0)
-
-
-def _become(program, spec, fds):
-    """Second child: becomes the supervisor's program, or says why not."""
-    ready = fds[1]
-    try:
-        restore_signals()
-        enter(spec)
-        # Move all out of the way first: a descriptor may have the number that another one is to get.
-        high = [_above(fd, 10) for fd in fds]
-        for target, fd in enumerate(high):
-            os.dup2(fd, target, inheritable=True)
-        ready = 1
-        os.closerange(START_LOCK_FD + 1, _open_max())
-        os.execve(program[0], program, environment(spec))
-    except Fault as fault:
-        _complain(ready, fault)
-    except OSError as error:
-        hint = "the environment of the kernel is too large" if error.errno == errno.E2BIG else None
-        _complain(ready, Fault("spawn-failed", "cannot start %s: %s" % (program[0], reason(error)), hint))
-    finally:
-        os._exit(0)
-
-
-def _above(fd, floor):
-    import fcntl
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, floor)
-
-
-def _open_max():
-    # The soft limit may be a billion, and closerange tries every number where the system has no close_range.
-    try:
-        return max(int(name) for name in os.listdir("/proc/self/fd")) + 1
-    except (OSError, ValueError):
-        return 1024
-
-
-def restore_signals():
-    """A command in the background ignores SIGINT, one under nohup SIGHUP: both are handed down through exec, so undo them."""
-    signal.alarm(0)
-    for name in ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGALRM", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def enter(spec):
-    cwd = spec.get("cwd")
-    if cwd is None:
-        home = os.environ.get("HOME")
-        for path in (home if home and os.path.isabs(home) else "/", "/"):
-            try:
-                os.chdir(path)
-                return
-            except OSError:
-                continue
-        return
-    try:
-        os.chdir(os.path.expanduser(cwd) if cwd.startswith("~") else cwd)
-    except (OSError, ValueError) as error:
-        raise Fault("spawn-failed", "cannot enter the working directory %s: %s" % (cwd, reason(error)), "make it on the target, or leave it out")
+        line = _talk(spec_out, ready_in, files.to_json(spec), bound)
+    # The supervisor is in the group of the first child, whose number stays taken as long as it lives.
+    return _understand(line, directory, lambda: _kill_group(group))
 
 
 def environment(spec):
@@ -142,14 +63,10 @@ def environment(spec):
     return env
 
 
-def _complain(fd, fault):
-    try:
-        files.write_all(fd, files.to_json({"ok": False, "error": fault.as_json()}) + b"\n")
-    except OSError:
-        pass
+def _pipe():
+    read, write = os.pipe()
+    return open(read, "rb", 0), open(write, "wb", 0)
 
-
-# --- the parent's side -----------------------------------------------------------------------------------------------------------------
 
 def _talk(spec_out, ready_in, data, bound):
     """Send the spec and read one line, both within the bound; None when time is up, what came so far at an early end."""
@@ -187,9 +104,9 @@ def _send_some(pipe, rest):
         return rest[:0]
 
 
-def _understand(line, directory, group):
+def _understand(line, directory, kill):
     if line is None:
-        _kill(group)
+        kill()
         raise Fault("spawn-failed", "the supervisor did not answer in time" + _tail(directory), "the target may be overloaded; try again")
     try:
         answer = fastjson.loads(line)
@@ -197,13 +114,12 @@ def _understand(line, directory, group):
             return answer["kernel"]
         error = answer["error"]
     except (ValueError, KeyError, AttributeError):
-        _kill(group)
+        kill()
         raise Fault("spawn-failed", "the supervisor ended before it stood" + _tail(directory))
     raise Fault(error.get("code") or "spawn-failed", error.get("message") or "the supervisor gave no reason", error.get("hint"))
 
 
-def _kill(group):
-    """End what was started; the supervisor is in the group of the first child, whose number stays taken as long as it lives."""
+def _kill_group(group):
     try:
         os.killpg(group, signal.SIGKILL)
     except OSError:

@@ -1,10 +1,10 @@
 """The supervisor's event loop: one poll(2), named timers, signals as events, and writes that never block."""
 
+import _signal
 import errno
 import math
 import os
 import select
-import signal
 import time
 from collections import deque
 
@@ -90,7 +90,7 @@ class Loop(object):
         self._signal_pipe = reader
         self._signal_handlers = handlers
         for number in handlers:
-            signal.signal(number, _nothing)
+            _signal.signal(number, _nothing)
         osdep.set_wakeup_fd(writer)
         self.watch(reader, self._signalled)
 

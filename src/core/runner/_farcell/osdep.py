@@ -1,5 +1,6 @@
 """Everything that depends on the platform, so that no other module has to ask which one it runs on."""
 
+import _signal
 import errno
 import fcntl
 import os
@@ -27,15 +28,28 @@ _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 
 # -- this process ------------------------------------------------------------------------------------------------------
 
+_libc = None  # type: object
+
+
+def libc():
+    """The C library, opened once; it raises where that cannot be: ctypes is missing, half built, or forbidden by a policy."""
+    global _libc
+    if _libc is None:
+        import ctypes  # takes longer than all else that a supervisor does before it stands
+        _libc = ctypes.CDLL(None)
+        if LINUX:
+            _libc.prctl.argtypes = (ctypes.c_int,) + (ctypes.c_ulong,) * 4
+    return _libc
+
+
 def _prctl(option, value):
     # type: (int, int) -> bool
-    """One call of prctl(2); False where there is no such thing (other systems, a Python without ctypes)."""
+    """One call of prctl(2); False where there is no such thing."""
     if not LINUX:
         return False
     try:
-        import ctypes
-        return ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
-    except Exception:  # ctypes can be missing, half built, or forbidden to load by a policy
+        return libc().prctl(option, value, 0, 0, 0) == 0
+    except Exception:
         return False
 
 
@@ -63,7 +77,7 @@ def new_session():
 
 def open_fds():
     # type: () -> list
-    """The numbers of all open descriptors."""
+    """The numbers of all open descriptors, and that of the listing, which is closed again."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
             return [int(name) for name in os.listdir(folder) if name.isdigit()]
@@ -76,15 +90,25 @@ def open_fds():
     return list(range(limit))
 
 
+def held_fds():
+    # type: () -> set
+    """The numbers of all open descriptors, and no other."""
+    held = set()
+    for fd in open_fds():
+        try:
+            os.fstat(fd)
+            held.add(fd)
+        except OSError:
+            pass
+    return held
+
+
 def close_all_except(keep):
     # type: (set) -> None
     """Close every descriptor that is not in `keep`."""
     for fd in open_fds():
         if fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:
-                pass
+            os.closerange(fd, fd + 1)  # unlike close() it does not mind that one of them is the listing's own
 
 
 def null_on(fds):
@@ -215,18 +239,35 @@ def set_wakeup_fd(fd):
     signal.set_wakeup_fd(fd, **quiet)
 
 
+def dispositions():
+    # type: () -> dict
+    """What this process does on each signal, as restore_dispositions() takes it. Python keeps a table: no system call."""
+    return {number: _signal.getsignal(number) for number in range(1, signal.NSIG)}
+
+
+def restore_dispositions(wanted):
+    # type: (dict) -> None
+    """Change those that differ. signal's own functions would spend more time on making enums than all the rest takes."""
+    for number, handler in wanted.items():
+        if handler is not None and _signal.getsignal(number) != handler:
+            try:
+                _signal.signal(number, handler)
+            except (OSError, ValueError):  # SIGKILL, and what the C library keeps for itself
+                pass
+
+
 # -- other processes ---------------------------------------------------------------------------------------------------
 
-def _read_small(path):
-    # type: (str) -> bytes
+def _read_small(path, size=4096):
+    # type: (str, int) -> bytes
     fd = os.open(path, os.O_RDONLY)
     try:
-        return os.read(fd, 1 << 17)
+        return os.read(fd, size)
     finally:
         os.close(fd)
 
 
-def _stat_fields(pid):
+def stat_fields(pid):
     # type: (int) -> list
     """Fields of /proc/PID/stat from the third on (state, ppid, ...); empty where there is no such process."""
     try:
@@ -239,17 +280,23 @@ def _stat_fields(pid):
 def proc_start_time(pid):
     # type: (int) -> int
     """Field 22 of /proc/PID/stat; 0 where it cannot be told."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return int(fields[19]) if len(fields) > 19 else 0
+
+
+_boot_id = None  # type: object
 
 
 def boot_id():
     # type: () -> str
     """What tells one boot of this machine from the next; empty where there is no such thing."""
-    try:
-        return _read_small("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
-    except (OSError, ValueError):
-        return ""
+    global _boot_id
+    if _boot_id is None:
+        try:
+            _boot_id = _read_small("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+        except (OSError, ValueError):
+            _boot_id = ""
+    return _boot_id
 
 
 def process_ids():
@@ -266,7 +313,7 @@ def descendants(root):
     children = {}  # type: dict
     facts = {}
     for pid in process_ids():
-        fields = _stat_fields(pid)
+        fields = stat_fields(pid)
         if len(fields) > 19:
             children.setdefault(int(fields[1]), []).append(pid)
             facts[pid] = (fields[0], int(fields[19]))
@@ -279,6 +326,24 @@ def descendants(root):
             found.append((pid, start))
         todo.extend(children.get(pid, ()))
     return found
+
+
+def parent_of(pid):
+    # type: (int) -> int
+    """0 where there is no such process."""
+    fields = stat_fields(pid)
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def mark_of(pid):
+    # type: (int) -> str
+    """The kernel that a process was started by; empty where there is none, or it may not be asked."""
+    try:
+        data = _read_small("/proc/%d/environ" % pid, 1 << 17)
+    except OSError:
+        return ""
+    prefix = (MARK + "=").encode("ascii")
+    return next((entry[len(prefix):].decode("ascii", "replace") for entry in data.split(b"\0") if entry.startswith(prefix)), "")
 
 
 def pids_with_mark(name, value):
@@ -298,7 +363,7 @@ def pids_with_mark(name, value):
         except OSError:
             continue
         if marked:
-            fields = _stat_fields(pid)
+            fields = stat_fields(pid)
             if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
                 found.append((pid, int(fields[19])))
     return found
@@ -393,7 +458,7 @@ def _oom_files():
     """Where a count of processes killed for lack of memory may stand, the closest to us first."""
     files = []
     try:
-        lines = _read_small("/proc/self/cgroup").decode("utf-8", "replace").splitlines()
+        lines = _read_small("/proc/self/cgroup", 1 << 14).decode("utf-8", "replace").splitlines()
     except OSError:
         lines = []
     for line in lines:
@@ -410,15 +475,29 @@ def _oom_files():
     return files
 
 
+_oom_file = ""  # where it stood the last time
+
+
 def oom_kills():
     # type: () -> int
     """How many processes around us the out-of-memory killer has ended so far; -1 where it cannot be told."""
+    global _oom_file
+    count = _oom_count(_oom_file) if _oom_file else -1
+    if count >= 0:
+        return count
     for path in _oom_files():
-        try:
-            with open(path, "rb") as file:
-                for line in file:
-                    if line.startswith(b"oom_kill "):
-                        return int(line.split()[1])
-        except (OSError, ValueError):
-            continue
+        count = _oom_count(path)
+        if count >= 0:
+            _oom_file = path
+            break
+    return count
+
+
+def _oom_count(path):
+    try:
+        for line in _read_small(path, 1 << 15).split(b"\n"):
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
     return -1

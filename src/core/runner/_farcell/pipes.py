@@ -3,7 +3,7 @@
 import os
 import signal
 
-from . import files, launch, place
+from . import detach, files, launch, place
 from .fault import Fault, reason
 
 
@@ -21,9 +21,9 @@ def become(header, stdin, modules):
     full = dict(header, base=base)
     try:
         fd = _as_descriptor(base, files.to_json(full))
-        program = [launch.python_path(), os.path.join(place.runner_dir(base, header["runner"]), "farcell_kernel.py"), "--pipes", str(fd)]
-        launch.restore_signals()
-        launch.enter(full["spec"])
+        program = [detach.python_path(), detach.program_path(base, header["runner"]), "--pipes", str(fd)]
+        detach.restore_signals()
+        detach.enter(launch.absolute(full["spec"].get("cwd")), os.environ.get("HOME"))
         os.execve(program[0], program, launch.environment(full["spec"]))
     except OSError as error:
         signal.alarm(5)

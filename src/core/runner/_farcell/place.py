@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import time
 
 from . import files
 from .fault import Fault, reason
@@ -11,6 +12,7 @@ SHARED_MEMORY = "/dev/shm"
 FIXED_PARENTS = ("/tmp", "/var/tmp")
 MEMORY_MIN_FREE = 8 << 20
 PROBE_BYTES = 4096
+REMEMBERED_SECONDS = 60.0
 
 
 def owner_name(uid):
@@ -209,7 +211,7 @@ def choose(header, key=None):
     """The base directory to use, made where it is missing; gives (path, refused candidates)."""
     for named, tighten in ((header.get("base"), True), (_wish(header), False)):
         if named:
-            return _named(named, tighten), []
+            return _remembered(named) or _remember(named, _named(named, tighten)), []
     if key:
         # A key that has a home keeps it, even if a better place (more room, another TMPDIR) has come up since.
         for base in existing_bases(header):
@@ -229,6 +231,30 @@ def choose(header, key=None):
         refused.append({"dir": base or parent, "why": problem})
     raise Fault("no-directory", "no directory can hold a kernel: " + "; ".join("%(dir)s: %(why)s" % entry for entry in refused),
                 "name a private directory that can be written with dir=")
+
+
+_chosen = {}  # type: dict
+
+
+def _remembered(named):
+    """What was chosen for this name a moment ago by this process, if that is the same directory, and still ours."""
+    real, identity, until = _chosen.get(named, (None, None, 0.0))
+    if time.monotonic() >= until or _identity(named) != identity or own_problem(named):
+        return None
+    return real
+
+
+def _remember(named, real):
+    _chosen[named] = real, _identity(named), time.monotonic() + REMEMBERED_SECONDS
+    return real
+
+
+def _identity(path):
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _named(path, tighten):

@@ -8,6 +8,7 @@ import os
 
 from . import files, lane, osdep, wire
 from .lane_page import BARRED, COUNT, FRAME_MAX, LENGTH, NAME, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SENT, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION
+from .recent import Recent
 from .guarded import BUILTINS as __builtins__
 
 _IDS = 512               # that the supervisor may be behind; it is woken at half of that
@@ -52,7 +53,7 @@ class SharedLane(lane.Lane):
     def __init__(self, memory, fds, ids, path):
         # type: (object, list, object, str) -> None
         lane.Lane.__init__(self, memory, fds)
-        self.seen = None  # type: object
+        self.seen = Recent()
         self.ids = ids
         self._path = path
         self._absorbed = 0

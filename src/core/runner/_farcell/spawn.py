@@ -4,12 +4,13 @@ import errno
 import os
 import time
 
-from . import cellfiles, files, kernels, osdep, place
+from . import cellfiles, files, kernels, kinds, osdep, place
 from .fault import Fault, reason
 from .launch import START_LOCK
 
 # How long another start of the same kernel is waited for, and how long the key may be held by others.
 KEY_SECONDS = 25.0
+_KEYS_MAX = 10000
 
 
 def spawn(header, modules, end):
@@ -19,8 +20,6 @@ def spawn(header, modules, end):
     runner = header["runner"]
     if modules is not None:
         place.install(base, runner, modules)
-    elif not place.is_complete(base, runner):
-        raise Fault("need-runner", "some of the runner's modules are gone from %s" % place.runner_dir(base, runner))
     keys = os.path.join(base, "keys")
     place.own_directory(keys)
     bound = max(0.0, min(KEY_SECONDS, end - time.monotonic()))
@@ -51,6 +50,9 @@ def _checked(header):
     env = spec.get("env") or {}
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
         raise Fault("bad-request", "spec.env must map names to text")
+    trouble = kinds.preload_problem(spec.get("preload") or [])
+    if trouble:
+        raise Fault("bad-request", "spec." + trouble)
     return key, spec
 
 
@@ -76,10 +78,26 @@ def _known(base, key, key_fd):
         return name
     # No entry: a new key, or a cleaner of temporary files took it. A kernel that lives is not to be doubled.
     for name in kernels.names(base):
-        record = files.read_json(os.path.join(base, name, "kernel.json"))
-        if record and record.get("key") == key and files.is_locked(os.path.join(base, name)):
+        path = os.path.join(base, name)
+        if _key_of(path) == key and files.is_locked(path):
             return name
     return None
+
+
+_keys = {}  # type: dict
+
+
+def _key_of(path):
+    """The key of a kernel, which it keeps for life, so that a process that spawns many reads it once."""
+    key = _keys.get(path)
+    if key is None:
+        record = files.read_json(os.path.join(path, "kernel.json"))
+        key = record.get("key") if record else None
+        if key is not None:
+            if len(_keys) >= _KEYS_MAX:
+                _keys.clear()
+            _keys[path] = key
+    return key
 
 
 def _living(directory, end):

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 
+from . import osdep
 from .guarded import BUILTINS as __builtins__
 
 _write = os.write
@@ -57,8 +58,9 @@ class _Input(io.BufferedReader):
         pass
 
 
-def _open(fd):
+def open_standard(fd):
     # type: (int) -> io.TextIOWrapper
+    """sys.stdin, sys.stdout or sys.stderr, on its descriptor."""
     if fd == 0:
         stream = io.TextIOWrapper(_Input(_raw(fd)), 'utf-8', 'surrogateescape')
     else:
@@ -90,13 +92,18 @@ class Streams(object):
     NAMES = ('stdin', 'stdout', 'stderr')
 
     def __init__(self):
-        self.saved = [move_high(fd) for fd in range(3)]
-        self._marks = [_mark(fd) for fd in self.saved]
-        self._streams = [_open(fd) for fd in range(3)]
+        self.saved = []
+        self._marks = []
+        self._streams = [open_standard(fd) for fd in range(3)]
         self.flush_c = _c_streams()
         for name, stream in zip(self.NAMES, self._streams):
             setattr(sys, name, stream)
             setattr(sys, '__%s__' % name, stream)
+
+    def attach(self):
+        """The descriptors are now what they are to be."""
+        self.saved = [move_high(fd) for fd in range(3)]
+        self._marks = [_mark(fd) for fd in self.saved]
 
     def restore_descriptors(self):
         """Those that the cell before closed or redirected. After its reply, when nobody waits."""
@@ -108,7 +115,7 @@ class Streams(object):
         """The streams that the cell before, or a thread since then, replaced or closed."""
         for fd, stream in enumerate(self._streams):
             if not _usable(stream):
-                stream = self._streams[fd] = _open(fd)
+                stream = self._streams[fd] = open_standard(fd)
                 setattr(sys, '__%s__' % self.NAMES[fd], stream)
         sys.stdin, sys.stdout, sys.stderr = self._streams
 
@@ -150,8 +157,8 @@ def _usable(stream):
 def _c_streams():
     """Makes C's stdout line-buffered; gives a function that flushes it."""
     try:
+        libc = osdep.libc()
         import ctypes
-        libc = ctypes.CDLL(None)
         stdout = ctypes.c_void_p.in_dll(libc, '__stdoutp' if sys.platform == 'darwin' else 'stdout')
         libc.setvbuf.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
         libc.setvbuf(stdout, None, _IOLBF, 0)

@@ -1,5 +1,6 @@
 """The supervisor of a kernel: its life from the lock to the last line of its log. It never runs user code."""
 
+import _signal
 import errno
 import gc
 import os
@@ -7,8 +8,9 @@ import signal
 import sys
 import time
 
-from . import osdep, reply
+from . import osdep, reply, shared_lane
 from .cell import VERSION
+from .child import Interpreter
 from .conductor import Conductor
 from .file_port import FilePort
 from .log import Log
@@ -16,7 +18,7 @@ from .loop import Loop
 from .pipe_port import PipePort
 
 _LOCK_SECONDS = 2.0
-_IGNORED = ("SIGINT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIGTSTP")
+_IGNORED = {getattr(signal, name): _signal.SIG_IGN for name in ("SIGINT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIGTSTP")}
 
 
 class Supervisor(object):
@@ -34,10 +36,11 @@ class Supervisor(object):
         self._record = None  # type: object
         self._conductor = Conductor(spec, port, loop, log, self.write_record, self._touch)
 
-    def start(self):
-        # type: () -> str
-        """Have a first interpreter and begin to serve; says what is wrong where that cannot be."""
+    def start(self, first):
+        # type: (object) -> str
+        """Begin to serve, with a first interpreter that is there already; says what is wrong where that cannot be."""
         self._port.open(self._loop, self)
+        self._conductor.generations.prepared = first
         if not self._conductor.fork():
             return self._conductor.generations.trouble
         self._touch()
@@ -53,6 +56,7 @@ class Supervisor(object):
             # The end of stdin does not come where another child of the host holds a copy of our pipe's other end.
             osdep.set_pdeathsig(signal.SIGUSR1)
         try:
+            self._conductor.child_ended()  # perhaps before we could hear of it
             self._port.look()
             while not self._ended:
                 self._conductor.advance()
@@ -66,6 +70,15 @@ class Supervisor(object):
         self._quietly(self._end_interpreter)
         self._log("ended: %s", self._ended)
         self._quietly(lambda: self._port.close(self._ended))
+
+    def rehearse(self, done, end):
+        # type: (object, float) -> None
+        """Serve until done() says so, and no longer than to that moment of the monotonic clock."""
+        self._loop.at("rehearsed", end, lambda: None)
+        self._port.look()
+        while not done() and time.monotonic() < end:
+            self._conductor.advance()
+            self._loop.turn()
 
     def _abandon_crashed(self):
         self._end_interpreter()
@@ -238,23 +251,66 @@ def _answer(done, detail):
 def main_detached(directory):
     # type: (str) -> None
     """A kernel in a directory: the spec is on fd 0, one line on fd 1 says whether it stands."""
-    started = None
     try:
         spec = _read_spec()
-        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        if not osdep.lock_exclusive(lock, _LOCK_SECONDS):
-            raise OSError("another process holds the lock of %s" % directory)
-        started = _start(spec, lambda log: FilePort(directory, spec, log), Log(os.path.join(directory, "runner.log")))
-        if not os.path.exists(os.path.join(directory, "kernel.json")):
-            raise OSError(errno.ENOSPC, "no room for kernel.json", directory)
+        _lock(directory)
+        started = begin(spec, lambda log: FilePort(directory, spec, log), _log_in(directory))
+        _check_record(directory)
     except Exception as error:
-        os.write(1, _refusal(error))
-        os._exit(0)  # the interpreter, if there is one, ends with us
-    os.write(1, reply.encode({"ok": True, "kernel": started.record()}) + b"\n")
+        _refuse(1, error)
+    os.write(1, _ready(started))
     osdep.null_on((0, 1, 2))
     _close_start_lock(directory)
     started.serve()
     os._exit(0)
+
+
+def main_forked(directory, spec, answer_fd, start_lock):
+    # type: (str, dict, int, int) -> None
+    """The same in a fork of a zygote, which has nothing but our own files open, and /dev/null as its standard descriptors."""
+    try:
+        _lock(directory)
+        # As early as can be: what either of us writes to from here on is not copied for the other one, too.
+        lane = shared_lane.make(directory)
+        first = first_interpreter(spec, lane)
+        started = begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first)
+        _check_record(directory)
+    except Exception as error:
+        _refuse(answer_fd, error)
+    try:
+        os.write(answer_fd, _ready(started))
+    except OSError:
+        pass  # he has gone, and finds us by our record
+    os.close(answer_fd)
+    os.close(start_lock)
+    os.dup2(0, 2)
+    started.serve()
+    os._exit(0)
+
+
+def _lock(directory):
+    """For life: there is nobody to close it."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if not osdep.lock_exclusive(lock, _LOCK_SECONDS):
+        raise OSError("another process holds the lock of %s" % directory)
+
+
+def _log_in(directory):
+    return Log(os.path.join(directory, "runner.log"))
+
+
+def _check_record(directory):
+    if not os.path.exists(os.path.join(directory, "kernel.json")):
+        raise OSError(errno.ENOSPC, "no room for kernel.json", directory)
+
+
+def _ready(started):
+    return reply.encode({"ok": True, "kernel": started.record()}) + b"\n"
+
+
+def _refuse(fd, error):
+    os.write(fd, _refusal(error))
+    os._exit(0)  # the interpreter, if there is one, ends with us
 
 
 def main_pipes(header, stdin_fd, stdout_fd):
@@ -269,7 +325,7 @@ def main_pipes(header, stdin_fd, stdout_fd):
     log = Log()
     port = PipePort(spec, log, stdin_fd, stdout_fd)
     try:
-        started = _start(spec, lambda _log: port, log)
+        started = begin(spec, lambda _log: port, log)
     except Exception as error:
         os.set_blocking(stdout_fd, True)
         body = _refusal(error)[:-1]
@@ -281,28 +337,45 @@ def main_pipes(header, stdin_fd, stdout_fd):
     os._exit(0)
 
 
-def _start(spec, make_port, log):
-    """A supervisor that stands; OSError says why not."""
-    os.environ[osdep.MARK] = spec["id"]  # before the first fork: every program that a descendant starts carries it
-    spec["cwd"] = _here()
-    spec["umask"] = os.umask(0o077)
+def begin(spec, make_port, log, first=None):
+    # type: (dict, object, Log, object) -> Supervisor
+    """A supervisor that stands; OSError says why not. `first` is its interpreter if that was forked before."""
     signal.alarm(0)  # the deadline of the command that brought us is not ours
-    for name in _IGNORED:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    osdep.restore_dispositions(_IGNORED)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    port = make_port(log)
+    how = "started" if first is None else "forked from a zygote"
+    if first is None:
+        gc.collect()
+        _freeze()  # shared with every interpreter, as long as nobody writes to it
+        first = first_interpreter(spec, port.lane)
     loop = Loop()
-    kernel = Supervisor(spec, make_port(log), loop, log)
+    kernel = Supervisor(spec, port, loop, log)
     loop.catch_signals({signal.SIGCHLD: kernel.child_ended, signal.SIGTERM: kernel.terminate, signal.SIGUSR1: kernel.parent_ended})
-    log("started, pid %d", os.getpid())
-    gc.collect()
-    freeze = getattr(gc, "freeze", None)  # 3.7
-    if freeze is not None:
-        freeze()  # shared with every interpreter, as long as nobody writes to it
-    trouble = kernel.start()
+    log("%s, pid %d", how, os.getpid())
+    trouble = kernel.start(first)
     if trouble:
         raise OSError(trouble)
+    _freeze()
     os.chdir("/")  # keep no file system busy
     return kernel
+
+
+def first_interpreter(spec, lane=None):
+    # type: (dict, object) -> Interpreter
+    """The first one of a kernel; what it takes over from this process is kept for those that follow."""
+    spec["cwd"] = _here()
+    spec["umask"] = os.umask(0o077)
+    try:
+        return Interpreter.start(spec, spec["id"], 1, lane)
+    except OSError as error:
+        raise OSError("cannot start an interpreter: %s" % (error.strerror or error).lower())
+
+
+def _freeze():
+    freeze = getattr(gc, "freeze", None)  # 3.7
+    if freeze is not None:
+        freeze()
 
 
 def _here():

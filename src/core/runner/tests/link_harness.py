@@ -176,7 +176,23 @@ class Far:
                 if pid and not gone(pid) and self.is_ours(pid):
                     os.kill(pid, signal.SIGKILL)
                     until(lambda: gone(pid), what="the end of %d" % pid)
+        for pid in self.zygotes():
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: gone(pid), what="the end of %d" % pid)
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def zygotes(self):
+        """The numbers of the zygotes of this base."""
+        found = []
+        for name in os.listdir("/proc"):
+            try:
+                with open("/proc/%s/cmdline" % name, "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if b"--zygote" in words and any(word.startswith(os.fsencode(self.base) + b"/z-") for word in words) and not gone(int(name)):
+                found.append(int(name))
+        return found
 
     def is_ours(self, pid):
         """A pid may have been given anew: only what was started from this base is ended."""

@@ -53,7 +53,8 @@ class Spawning(FarTest):
             # Just after its line is out.
             until(lambda: os.readlink("/proc/%d/fd/%s" % (pid, fd)) == "/dev/null", what="/dev/null on %s" % fd)
         self.assertNotEqual(os.getsid(pid), os.getsid(0))
-        self.assertNotEqual(os.getsid(pid), pid)
+        with open("/proc/%d/stat" % pid) as file:
+            self.assertEqual(file.read().rsplit(")", 1)[1].split()[4], "0", "it has a terminal")
 
     def test_a_command_that_ignores_signals_does_not_hand_that_down(self):
         far = self.far

@@ -47,4 +47,7 @@ pub struct SessionOptions {
     pub idle: Option<Duration>,
     /// Limits of a new kernel.
     pub limits: Limits,
+    /// Modules that shall be imported before the first cell of a new kernel: on a target that has had a kernel of this kind lately that
+    /// costs no time. One that cannot be imported is told in the first reply's note.
+    pub preload: Vec<String>,
 }

@@ -101,6 +101,8 @@ pub struct SpawnSpec {
     pub grace_ms: u64,
     /// Its limits.
     pub limits: Limits,
+    /// Modules that are imported before its first cell, where a kernel can be forked from a process that has done so.
+    pub preload: Vec<String>,
 }
 
 /// Which expression statements of a cell show their value.

@@ -1,0 +1,64 @@
+"""What /proc shows of a process, its arguments and its mark, rewritten in place: a fork keeps the text that its parent was started with."""
+
+import os
+
+from . import osdep
+
+# The words that stand in the place of a kernel's directory, in the arguments of a zygote. They are overwritten in its children.
+OPTION = "--zygote"
+FILLER = "(kernels are forked from this process; it ends by itself)"
+_ID_MAX = 64
+SLOT = "." * _ID_MAX
+_PROBE = b"farcell-probe"
+
+
+class Title(object):
+    """The two places in this process's memory that /proc/PID/cmdline and /proc/PID/environ show.
+
+    The second one counts: by its mark all that belongs to a kernel is found after its supervisor was killed.
+    """
+
+    def __init__(self):
+        import ctypes
+        self._write, self._read = ctypes.memmove, ctypes.string_at
+        # Where the system says that they are: field 48 and those that follow it in /proc/PID/stat.
+        fields = osdep.stat_fields(os.getpid())[45:49]
+        if len(fields) < 4 or b"0" in fields:
+            raise OSError("the place of the arguments is not known")
+        arg_start, arg_end, env_start, env_end = map(int, fields)
+        self._argument, self._argument_room = self._find(arg_start, arg_end, OPTION.encode("ascii") + b"\0")
+        self._argument_room = arg_end - self._argument - 1
+        self._mark, self._mark_room = self._find(env_start, env_end, self._marked(SLOT))
+        self._check()
+
+    def _find(self, start, end, words):
+        """(address, length) of words that begin a text of the block."""
+        at = (b"\0" + self._read(start, end - start)).find(b"\0" + words)
+        if at < 0:
+            raise OSError("the arguments are not where they should be")
+        return start + at, len(words)
+
+    @staticmethod
+    def _marked(value):
+        return ("%s=%s" % (osdep.MARK, value)).encode("ascii")
+
+    def _check(self):
+        """Believed only after it was seen to work."""
+        before = self._read(self._mark, self._mark_room)
+        self._put(self._mark, self._mark_room, _PROBE)
+        with open("/proc/self/environ", "rb", 0) as file:
+            seen = file.read(1 << 20).split(b"\0")
+        self._write(self._mark, before, len(before))
+        if _PROBE not in seen:
+            raise OSError("the environment cannot be rewritten")
+
+    def _put(self, address, room, text):
+        self._write(address, text + b"\0" * (room - len(text)), room)
+
+    def become(self, kernel, directory):
+        # type: (str, str) -> None
+        """Show the mark of a kernel, and its directory as the last argument."""
+        self._put(self._mark, self._mark_room, self._marked(kernel))
+        path = os.fsencode(directory)
+        if len(path) <= self._argument_room:  # else it is only for people to look at
+            self._put(self._argument, self._argument_room, path)
