@@ -121,7 +121,7 @@ class Streams(object):
 
     def are_plain(self):
         """Whether sys.stdout and sys.stderr are ours and hold nothing back, so that flushing them is nothing."""
-        stdout, stderr = sys.stdout, sys.stderr
+        stdout, stderr = getattr(sys, 'stdout', None), getattr(sys, 'stderr', None)
         return stdout is self._streams[1] and stderr is self._streams[2] and _is_direct(stdout) and _is_direct(stderr)
 
     def flush(self):

@@ -207,6 +207,12 @@ class SignalTest(KernelTest):
             select.select([], [], [], 0.005)
         self.assertEqual(self.kernel.value('late'), '1')
 
+    def test_streams_that_are_gone_are_there_again(self):
+        for code in ('import sys; del sys.stdout, sys.stderr', 'import sys; sys.stdout = None', 'import sys; del sys.__stdout__', 'sys.stdout.detach();',
+                     'sys.stdout.close()', 'sys.stdout.buffer.detach();'):
+            self.assertEqual(self.kernel.run(code)['status'], 'ok', code)
+            self.assertEqual(self.kernel.run('print(1)')['stdout'], '1\n')
+
     def test_a_flush_of_the_users_own_is_called_at_the_end(self):
         self.kernel.value('import sys\nsys.stdout.flush = lambda: print("flushed", file=sys.stderr);')
         self.assertEqual(self.kernel.run('1')['stderr'], 'flushed\n')
