@@ -10,6 +10,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,6 +36,8 @@ const STREAMS: usize = 3;
 pub struct StreamLink {
     streams: Streams,
     commands: ExecLink,
+    /// Nothing has been asked of it yet.
+    is_new: AtomicBool,
 }
 
 /// Why a stream is over.
@@ -66,12 +69,13 @@ impl fmt::Display for End {
 }
 
 impl StreamLink {
-    /// A link over `transport`, which opens its stream when it is first used.
+    /// A link over `transport`, which opens its stream with the first spawn, or else with the second call.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
         let places = Arc::new(Places::new(transport.capabilities()));
         StreamLink {
             streams: Streams::new(Arc::clone(&transport), Arc::clone(&places)),
             commands: ExecLink::with_places(transport, places),
+            is_new: AtomicBool::new(true),
         }
     }
 
@@ -123,6 +127,10 @@ impl Link for StreamLink {
     }
 
     async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {
+        // A call that stays alone, as that of a program that runs one cell, is quicker by a command than a stream is opened.
+        if self.is_new.swap(false, Ordering::Relaxed) && !call.operation.is_followed() {
+            return self.commands.call(call, chunks).await;
+        }
         let named = |e: Error| e.on(self.target()).at(header::step(call.operation));
         for _ in 0..STREAMS {
             let mut is_fresh = true;
@@ -145,6 +153,11 @@ impl Link for StreamLink {
 }
 
 impl Operation {
+    /// True if others are sure to come after it.
+    fn is_followed(&self) -> bool {
+        matches!(self, Operation::Spawn { .. } | Operation::Doctor {})
+    }
+
     /// True if a second time changes nothing that the first has not: such a call can be asked again where it is not known whether it arrived.
     fn may_be_repeated(&self) -> bool {
         match self {
