@@ -1,6 +1,8 @@
 //! `farcell interrupt`, `reset` and `stop`.
 
-use farcell::{CellNumber, Key, Result, Session};
+use std::collections::BTreeSet;
+
+use farcell::{CellNumber, Key, Result, Session, Target};
 use serde_json::json;
 
 use super::args::SessionArgs;
@@ -52,13 +54,28 @@ pub(crate) async fn stop(context: &Context, args: &StopArgs) -> Result<Exit> {
         return report(context, &session, "stopped", stopped, Some("there was no kernel"));
     }
     let owner = args.session.owner.as_deref();
+    let places = if owner.is_none() { places(context) } else { BTreeSet::new() };
     let stopped = context.registry.dispose(|key: &Key| owner.is_none_or(|o| key.belongs_to(o))).await?;
+    for (target, base) in &places {
+        // What makes spawns quick goes as well. It would end by itself: no error of this command.
+        match context.registry.driver(target)?.cool(target, base).await {
+            Ok(ended) => tracing::debug!(%target, ended, "nothing is kept warm"),
+            Err(e) => tracing::debug!(%target, "what is kept warm stays for a while: {e}"),
+        }
+    }
     if context.json {
         output::document(&json!({ "stopped": stopped }));
     } else {
         output::line(&format!("{stopped} kernel(s) stopped"));
     }
     Ok(Exit::OK)
+}
+
+/// Where the kernels are that this machine knows.
+fn places(context: &Context) -> BTreeSet<(Target, String)> {
+    let kernels = context.registry.stored().into_iter();
+    let places = kernels.filter_map(|s| s.kernel.map(|kernel| (s.key.target, kernel.base)));
+    places.filter(|(_, base)| !base.is_empty()).collect()
 }
 
 fn report(

@@ -102,8 +102,15 @@ impl Drop for Farcell {
         }
         let stopped = self.farcell(&["stop", "--all"]);
         assert_eq!(stopped.code, Some(0), "{stopped:#?}");
-        let left = processes_with(&self.dir.path().display().to_string());
+        let dir = self.dir.path().display().to_string();
+        let (zygotes, left): (Vec<_>, Vec<_>) =
+            processes_with(&dir).into_iter().partition(|(_, line)| line.contains(" --zygote "));
         assert!(left.is_empty(), "processes are left: {left:?}");
+        // A zygote of a kernel that was stopped alone stays for minutes, for the next one.
+        for (pid, _) in zygotes {
+            signal(pid, "TERM");
+        }
+        wait_until("no zygote is left", || processes_with(&dir).is_empty());
         let kernels = std::fs::read_dir(self.base()).into_iter().flatten().flatten();
         let left: Vec<_> =
             kernels.map(|e| e.file_name()).filter(|n| n.to_string_lossy().starts_with("k-")).collect();
@@ -145,17 +152,17 @@ pub(crate) fn is_alive(pid: i64) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The command lines of processes that contain a word, apart from this one.
-pub(crate) fn processes_with(word: &str) -> Vec<String> {
-    let own = std::process::id().to_string();
+/// Processes whose command lines contain a word, apart from this one.
+pub(crate) fn processes_with(word: &str) -> Vec<(i64, String)> {
+    let own = i64::from(std::process::id());
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids =
-        entries.map(|e| e.file_name().to_string_lossy().into_owned()).filter(|n| n.parse::<u32>().is_ok());
-    pids.filter(|pid| *pid != own)
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != own)
         .filter_map(|pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            (line.contains(word) && is_alive(pid.parse().ok()?)).then_some(line)
+            (line.contains(word) && is_alive(pid)).then_some((pid, line))
         })
         .collect()
 }

@@ -282,6 +282,23 @@ impl<C: Connector> Driver for FileCellDriver<C> {
         let swept: Swept = self.ask(&site, operation, None, None).await?;
         Ok(swept.removed.len() as u64)
     }
+
+    async fn cool(&self, target: &Target, base: &str) -> Result<u64> {
+        #[derive(Deserialize)]
+        struct Cooled {
+            ended: u64,
+        }
+        let site = self.site(target).await?;
+        let call = Call {
+            operation: &Operation::Cool {},
+            base: Some(base),
+            dir: None,
+            python: site.python.as_deref(),
+            deadline: Instant::now() + QUESTION,
+        };
+        let cooled: Cooled = link::ask(site.link.as_ref(), call).await?;
+        Ok(cooled.ended)
+    }
 }
 
 /// The connection failed, and not before anything was sent.

@@ -292,6 +292,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Removes what dead kernels left on a target that long ago; returns how many.
     async fn sweep(&self, target: &Target, older_than: Duration) -> Result<u64>;
+
+    /// Ends what is kept on a target only to make later spawns quick, in the base directory of some kernel of it; returns how many processes.
+    async fn cool(&self, _target: &Target, _base: &str) -> Result<u64> {
+        Ok(0)
+    }
 }
 
 /// What `doctor` finds.

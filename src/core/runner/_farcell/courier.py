@@ -14,7 +14,7 @@ CALL_MAX = 512 << 20
 LONG = 256 << 10
 _LONG_SECONDS = 60.0
 _FAILURES = 100  # in a row
-_HELPED = frozenset(("spawn", "control", "list", "sweep", "remove", "doctor"))
+_HELPED = frozenset(("spawn", "control", "list", "sweep", "cool", "remove", "doctor"))
 _INLINE = frozenset(("probe", "read", "withdraw"))
 
 

@@ -1,6 +1,7 @@
 """Kernel directories as the host's side sees them: which are ours, what they say, and removing dead ones."""
 
 import os
+import signal
 import stat
 import time
 
@@ -11,6 +12,7 @@ _NAME_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
 READ_MAX = 4 << 20
 SWEEP_EVERY = 24 * 3600.0
 SWEEP_OLDER = 7 * 24 * 3600.0
+COOL_SECONDS = 2.0  # a zygote that is told to end has little to do
 
 
 def is_name(name):
@@ -131,6 +133,25 @@ def sweep(header, older_than):
     for base in place.existing_bases(header):
         removed += _sweep_base(base, header["runner"], time.time() - older_than)
     return removed
+
+
+def cool(header):
+    """End the zygotes: new kernels are started the slow way from here on, until one of those has left a zygote again. Gives how many were ended."""
+    return sum(_cool(os.path.join(base, name)) for base in place.existing_bases(header) for name in _zygotes(base))
+
+
+def _zygotes(base):
+    return [name for name in os.listdir(base) if name.startswith("z-")]
+
+
+def _cool(path):
+    told = files.read_json(os.path.join(path, "zygote.json")) if place.own_problem(path) is None else None
+    if told is None or told.get("boot_id") != osdep.boot_id() or not osdep.kill_exact(told["pid"], told["start_time"], signal.SIGTERM):
+        return 0
+    end = time.monotonic() + COOL_SECONDS
+    while osdep.proc_start_time(told["pid"]) == told["start_time"] and time.monotonic() < end:
+        time.sleep(0.002)
+    return 1
 
 
 def sweep_if_due(base, runner):

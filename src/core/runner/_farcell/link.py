@@ -202,6 +202,11 @@ def op_sweep(call):
     return {"removed": kernels.sweep(call.header, older_than)}
 
 
+def op_cool(call):
+    from . import kernels
+    return {"ended": kernels.cool(call.header)}
+
+
 def op_remove(call):
     from . import kernels
     kernels.remove(call.directory())
@@ -225,7 +230,7 @@ def op_courier(call):
 
 OPERATIONS = {
     "spawn": op_spawn, "run": op_run, "wait": op_wait, "withdraw": op_withdraw, "control": op_control, "probe": op_probe, "ack": op_ack,
-    "read": op_read, "list": op_list, "sweep": op_sweep, "remove": op_remove, "doctor": op_doctor, "stdio": op_stdio,
+    "read": op_read, "list": op_list, "sweep": op_sweep, "cool": op_cool, "remove": op_remove, "doctor": op_doctor, "stdio": op_stdio,
     "courier": op_courier,
 }
 

@@ -167,6 +167,7 @@ impl Operation {
             | Operation::Read { .. }
             | Operation::List {}
             | Operation::Sweep { .. }
+            | Operation::Cool {}
             | Operation::Doctor {} => true,
             // Which cell is meant has to be said: by now another may run.
             Operation::Control { action: Action::Interrupt, number, id, .. } => {

@@ -230,6 +230,7 @@ pub enum Operation {
     Sweep {
         older_than_s: u64,
     },
+    Cool {},
     Remove {
         dir: String,
     },
