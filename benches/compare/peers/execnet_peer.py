@@ -1,0 +1,58 @@
+"""execnet: a gateway a kernel, with a loop at its far end that executes what comes over a channel."""
+
+import shlex
+
+import execnet
+from adapter import Adapter, serve
+
+# execnet has no kernels, so that this is the least that makes one: a namespace that stays, and what was printed as the answer.
+LOOP = """
+import contextlib, io
+names = {"__name__": "__main__"}
+for code in channel:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        exec(code, names)
+    channel.send(text.getvalue())
+"""
+
+
+class Execnet(Adapter):
+    note = "exec in a loop behind a channel; stdout redirected, no deadline, ends with its connection"
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.group = execnet.Group()
+
+    @staticmethod
+    def version():
+        return execnet.__version__
+
+    def _spec(self):
+        python = self.target["python"]
+        if self.target["kind"] == "ssh":
+            return "ssh=-F %s %s//python=%s" % (self.target["config"], self.target["host"], python)
+        if self.target["kind"] == "docker":
+            return "popen//python=docker exec -i %s %s" % (shlex.quote(self.target["container"]), python)
+        return "popen//python=%s" % python
+
+    def spawn(self):
+        gateway = self.group.makegateway(self._spec())
+        return gateway, gateway.remote_exec(LOOP)
+
+    def run(self, kernel, code):
+        channel = kernel[1]
+        channel.send(code)
+        return channel.receive()
+
+    def stop(self, kernel):
+        gateway, channel = kernel
+        channel.close()
+        gateway.exit()
+
+    def close(self):
+        self.group.terminate(timeout=2)
+
+
+if __name__ == "__main__":
+    serve(Execnet)
