@@ -1,23 +1,13 @@
 """No peer but the floor: a pipe to a Python that executes what comes and says so, without output, errors or anything else."""
 
+import pathlib
 import platform
 import shlex
 import subprocess
 
 from adapter import Adapter, Cannot, serve
 
-# The same program as benches/compare/floor.rs has, so that the two floors differ in the host's language alone.
-CHILD = """
-import sys
-read, write, flush = sys.stdin.buffer.read, sys.stdout.buffer.write, sys.stdout.buffer.flush
-names = {}
-head = read(4)
-while head:
-    exec(read(int.from_bytes(head, 'big')), names)
-    write(b'\\0\\0\\0\\2ok')
-    flush()
-    head = read(4)
-"""
+CHILD = (pathlib.Path(__file__).parent / "child.py").read_text()
 
 
 def command(target, python_arguments):

@@ -1,9 +1,13 @@
-"""execnet: a gateway a kernel, with a loop at its far end that executes what comes over a channel."""
+"""execnet: a gateway a kernel, with a loop at its far end that executes what comes over a channel.
+
+`--via` measures what it offers for many gateways on one machine: one is connected to, and it starts the others.
+"""
 
 import shlex
+import sys
 
 import execnet
-from adapter import Adapter, serve
+from adapter import Adapter, Cannot, serve
 
 # execnet has no kernels, so that this is the least that makes one: a namespace that stays, and what was printed as the answer.
 LOOP = """
@@ -54,5 +58,18 @@ class Execnet(Adapter):
         self.group.terminate(timeout=2)
 
 
+class ExecnetVia(Execnet):
+    note = "as execnet; each gateway is started by a first one and reached through it"
+
+    def __init__(self, target):
+        super().__init__(target)
+        if target["kind"] == "local":
+            raise Cannot("nothing to go through: it is the same machine")
+        self.group.makegateway(super()._spec() + "//id=first")
+
+    def _spec(self):
+        return "popen//via=first//python=%s" % self.target["python"]
+
+
 if __name__ == "__main__":
-    serve(Execnet)
+    serve(ExecnetVia if "--via" in sys.argv else Execnet)
