@@ -30,7 +30,7 @@ impl Transport for NiceTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { channels: None, tells_signals: false }
+        Capabilities::new()
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
@@ -75,7 +75,7 @@ impl Transport for NiceTransport {
         group.0 = None;
         out.and(err).map_err(failed)?;
         let ended = status.map_err(failed)?.code().map_or(Ended::Unknown, Ended::Exit);
-        Ok(Output { ended, stdout: stdout.into(), stderr: stderr.into() })
+        Ok(Output::new(ended, stdout, stderr))
     }
 }
 
@@ -112,8 +112,7 @@ impl Connector for NiceConnector {
     }
 
     async fn connect(&self, target: &Target) -> Result<Connection> {
-        let transport = Arc::new(NiceTransport { target: target.clone() });
-        Ok(Connection { transport, dir: None, python: None, cwd: None })
+        Ok(Connection::new(NiceTransport { target: target.clone() }))
     }
 }
 

@@ -59,6 +59,16 @@ impl Context {
 
     /// The session of some arguments.
     pub(crate) fn session(&self, args: &SessionArgs, kernel: Option<&KernelArgs>) -> Result<Session> {
+        self.session_in(&self.registry, args, kernel)
+    }
+
+    /// The session of some arguments, in a registry that need not be the user's.
+    pub(crate) fn session_in(
+        &self,
+        registry: &Registry,
+        args: &SessionArgs,
+        kernel: Option<&KernelArgs>,
+    ) -> Result<Session> {
         let (target, named) = self.target(args.on.as_deref())?;
         let defaults = &self.config.defaults;
         let owner = choose(args.owner.as_deref(), "FARCELL_OWNER", defaults.owner.as_deref(), "default");
@@ -77,7 +87,7 @@ impl Context {
             options.cwd = kernel.cwd.clone().or(options.cwd);
             options.env.extend(environment(&kernel.env)?);
         }
-        self.registry.session(&owner, &name, &target, options)
+        registry.session(&owner, &name, &target, options)
     }
 
     /// A session by its key.

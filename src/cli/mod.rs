@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand, and what they share.
 
 mod args;
+mod bench;
 mod completions;
 mod config;
 mod context;
@@ -67,6 +68,8 @@ enum Command {
     Stop(manage::StopArgs),
     /// Say whether a target is fit for kernels, and what is missing
     Doctor(doctor::Args),
+    /// Measure how quick a target is
+    Bench(bench::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -110,6 +113,7 @@ async fn dispatch(cli: Cli) -> farcell::Result<Exit> {
         Command::Reset(args) => manage::reset(&context, &args).await,
         Command::Stop(args) => manage::stop(&context, &args).await,
         Command::Doctor(args) => doctor::run(&context, &args).await,
+        Command::Bench(args) => bench::run(&context, &args).await,
         Command::Completions(args) => completions::run(&args),
     }
 }

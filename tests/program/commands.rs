@@ -152,6 +152,30 @@ fn doctor_says_whether_a_target_is_fit() {
 }
 
 #[test]
+fn bench_measures_a_target_and_leaves_nothing_there() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "x = 1"]);
+    let kernels = || {
+        let names = std::fs::read_dir(farcell.base()).unwrap().map(|e| e.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("k-")).collect::<Vec<_>>()
+    };
+    let before = kernels();
+    let told = farcell.json(&["bench", "--count", "3"]);
+    let measures = told["measures"].as_array().unwrap();
+    let names: Vec<_> = measures.iter().map(|m| m["measure"].as_str().unwrap()).collect();
+    assert_eq!(names, ["round trip", "warm cell", "first spawn", "spawn", "1 MB output", "10 MB code"]);
+    for measure in measures {
+        let (half, most) = (measure["p50_ms"].as_f64().unwrap(), measure["p99_ms"].as_f64().unwrap());
+        assert!(0.0 < half && half <= most && measure["n"].as_u64().unwrap() > 0, "{measure}");
+    }
+    assert_eq!(kernels(), before, "its kernels are gone, and the user's is not");
+    assert_eq!(farcell.ok(&["run", "x"]), "1");
+    let shown = farcell.farcell(&["bench", "stdio:", "--count", "1"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("warm cell"), "{shown:?}");
+    assert_eq!(farcell.farcell(&["bench", "exec:false"]).code, Some(125));
+}
+
+#[test]
 fn the_config_gives_defaults_and_names_targets() {
     let farcell = Farcell::new();
     let config = farcell.dir().join("config/farcell/config.toml");

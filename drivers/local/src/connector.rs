@@ -1,15 +1,16 @@
 //! The transports of this machine: the local shell, and any command that gives a shell somewhere.
 
-use std::sync::Arc;
+use std::ffi::OsString;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use farcell_core::{
-    Capabilities, Command, Connection, Connector, Error, ErrorKind, Instant, Output, Result, Step, Target,
-    Transport,
+    Capabilities, Command, Connection, Connector, Duplex, Error, ErrorKind, Instant, Output, Result, Step,
+    Target, Transport,
 };
 
 use crate::env::kernel_environment;
+use crate::open::open;
 use crate::process;
 
 const LOCAL: &str = "local";
@@ -86,15 +87,14 @@ impl Connector for LocalConnector {
     async fn connect(&self, target: &Target) -> Result<Connection> {
         let way = way(target)?;
         let is_local = matches!(way, Way::Shell);
-        let transport = Arc::new(LocalTransport { target: target.clone(), way });
-        let mut connection = Connection { transport, dir: None, python: None, cwd: None };
-        if is_local {
-            let (_, options) = target.address_and_options(OPTIONS)?;
-            connection.dir = options.get("dir").map(str::to_owned);
-            connection.python = options.get("python").map(str::to_owned);
-            connection.cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
+        let connection = Connection::new(LocalTransport { target: target.clone(), way });
+        if !is_local {
+            return Ok(connection);
         }
-        Ok(connection)
+        let (_, options) = target.address_and_options(OPTIONS)?;
+        let option = |name| options.get(name).map(str::to_owned);
+        let cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
+        Ok(connection.dir(option("dir")).python(option("python")).cwd(cwd))
     }
 }
 
@@ -105,18 +105,31 @@ impl Transport for LocalTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { channels: None, tells_signals: matches!(self.way, Way::Shell) }
+        Capabilities::new().tells_signals(matches!(self.way, Way::Shell)).opens(true)
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
-        let (mut argv, env) = match &self.way {
-            Way::Shell => (Vec::new(), Some(kernel_environment().collect())),
-            Way::Prefix(words) | Way::Quoted(words) => (words.clone(), None),
-        };
+        process::run(&self.argv(command), self.environment(), stdin, deadline)
+            .await
+            .map_err(|e| e.on(&self.target))
+    }
+
+    async fn open(&self, command: &Command, _: Instant) -> Result<Duplex> {
+        open(&self.argv(command), self.environment()).map_err(|e| e.on(&self.target))
+    }
+}
+
+impl LocalTransport {
+    fn argv(&self, command: &Command) -> Vec<String> {
         match &self.way {
-            Way::Quoted(_) => argv.push(command.login_shell_line()),
-            Way::Shell | Way::Prefix(_) => argv.extend(command.argv().map(str::to_owned)),
+            Way::Shell => command.argv().map(str::to_owned).to_vec(),
+            Way::Prefix(words) => [words.clone(), command.argv().map(str::to_owned).to_vec()].concat(),
+            Way::Quoted(words) => [words.clone(), vec![command.login_shell_line()]].concat(),
         }
-        process::run(&argv, env, stdin, deadline).await.map_err(|e| e.on(&self.target))
+    }
+
+    /// `None` for this process's own.
+    fn environment(&self) -> Option<Vec<(OsString, OsString)>> {
+        matches!(self.way, Way::Shell).then(|| kernel_environment().collect())
     }
 }

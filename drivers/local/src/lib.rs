@@ -2,6 +2,7 @@
 
 mod connector;
 mod env;
+mod open;
 mod process;
 mod stdio;
 

@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 const STDERR: usize = 64 * 1024;
 
 /// How long a command that has ended is still listened to.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// More than any answer of ours has; a command that prints more is not one that we know.
 const STDOUT: usize = 1 << 30;
@@ -157,7 +157,7 @@ pub(crate) async fn run(
         Error::new(ErrorKind::Transport, format!("the command's output was lost: {e}")).with_source(e)
     };
     group.is_over();
-    Ok(Output { ended: ended(status.map_err(lost)?), stdout: stdout.map_err(lost)?, stderr })
+    Ok(Output::new(ended(status.map_err(lost)?), stdout.map_err(lost)?, stderr))
 }
 
 fn ended(status: ExitStatus) -> Ended {
@@ -183,18 +183,31 @@ async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Byt
 
 /// The end of a stream, where the reason stands.
 #[derive(Debug, Default)]
-struct Tail {
+pub(crate) struct Tail {
     bytes: BytesMut,
 }
 
 impl Tail {
+    /// Keeps the end of what there was and of `piece`.
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        self.bytes.extend_from_slice(piece);
+        if self.bytes.len() > 2 * STDERR {
+            self.bytes = self.bytes.split_off(self.bytes.len() - STDERR);
+        }
+    }
+
+    /// What is kept by now.
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.bytes)
+    }
+
     /// Reads to the end of the stream; what goes wrong meanwhile is not worth an error of its own.
     async fn read(&mut self, stream: Option<impl AsyncRead + Unpin>) {
         let Some(mut stream) = stream else { return };
-        while matches!(stream.read_buf(&mut self.bytes).await, Ok(n) if n > 0) {
-            if self.bytes.len() > 2 * STDERR {
-                self.bytes = self.bytes.split_off(self.bytes.len() - STDERR);
-            }
+        let mut piece = Vec::with_capacity(4096);
+        while matches!(stream.read_buf(&mut piece).await, Ok(n) if n > 0) {
+            self.push(&piece);
+            piece.clear();
         }
     }
 }

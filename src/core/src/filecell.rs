@@ -16,14 +16,16 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use self::kernel::FileCellKernel;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::CellNumber;
 use crate::kernel::{Diagnosis, Driver, Identity, Kernel, KernelSpec, Started};
-use crate::link::{self, Call, ExecLink, Link};
+use crate::link::{self, Call, ExecLink, Link, StreamLink};
 use crate::target::Target;
 use crate::transport::Transport;
 use crate::wire::message::{KernelRecord, Operation, Probe, Spawned};
 
+/// How long opening a transport may take.
+const CONNECT: Duration = Duration::from_secs(30);
 /// How long starting a kernel may take.
 const SPAWN: Duration = Duration::from_secs(60);
 /// How long a question about kernels may take.
@@ -44,6 +46,7 @@ pub trait Connector: Send + Sync + fmt::Debug {
 
 /// A transport, and what the target's options say of the kernels behind it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Connection {
     /// The transport.
     pub transport: Arc<dyn Transport>,
@@ -55,6 +58,31 @@ pub struct Connection {
     pub cwd: Option<String>,
 }
 
+impl Connection {
+    /// A transport to a target whose options say nothing.
+    pub fn new(transport: impl Transport + 'static) -> Self {
+        Connection { transport: Arc::new(transport), dir: None, python: None, cwd: None }
+    }
+
+    /// The base directory to use.
+    #[must_use]
+    pub fn dir(self, dir: Option<String>) -> Self {
+        Connection { dir, ..self }
+    }
+
+    /// The Python to use.
+    #[must_use]
+    pub fn python(self, python: Option<String>) -> Self {
+        Connection { python, ..self }
+    }
+
+    /// The working directory of a kernel, where the caller names none.
+    #[must_use]
+    pub fn cwd(self, cwd: Option<String>) -> Self {
+        Connection { cwd, ..self }
+    }
+}
+
 /// A target that has been connected to.
 #[derive(Debug)]
 struct Site {
@@ -64,17 +92,35 @@ struct Site {
     cwd: Option<String>,
 }
 
+/// How steps get to a target.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkChoice {
+    /// Over a stream where the transport can keep a command open, and by commands where there is none.
+    #[default]
+    Best,
+    /// By a command each.
+    ExecOnly,
+}
+
 /// The file-cell driver over some connector.
 #[derive(Debug)]
 pub struct FileCellDriver<C> {
     connector: C,
+    links: LinkChoice,
     sites: Mutex<HashMap<Target, Arc<OnceCell<Arc<Site>>>>>,
 }
 
 impl<C: Connector> FileCellDriver<C> {
     /// A driver for the targets of `connector`.
     pub fn new(connector: C) -> Self {
-        FileCellDriver { connector, sites: Mutex::default() }
+        FileCellDriver { connector, links: LinkChoice::default(), sites: Mutex::default() }
+    }
+
+    /// Chooses how steps get to the targets.
+    #[must_use]
+    pub fn links(self, links: LinkChoice) -> Self {
+        FileCellDriver { links, ..self }
     }
 
     /// The site of a target; one connection for any number of concurrent first callers.
@@ -85,8 +131,20 @@ impl<C: Connector> FileCellDriver<C> {
         };
         let site = cell
             .get_or_try_init(|| async {
-                let Connection { transport, dir, python, cwd } = self.connector.connect(target).await?;
-                Ok::<_, Error>(Arc::new(Site { link: Arc::new(ExecLink::new(transport)), dir, python, cwd }))
+                let connecting = tokio::time::timeout(CONNECT, self.connector.connect(target));
+                let Connection { transport, dir, python, cwd } = connecting.await.map_err(|_| {
+                    let message = format!("no connection within {} seconds", CONNECT.as_secs());
+                    Error::new(ErrorKind::Transport, message).on(target).at(Step::Connect)
+                })??;
+                let opens = transport.capabilities().opens;
+                let link: Arc<dyn Link> = match self.links {
+                    LinkChoice::Best if opens => Arc::new(StreamLink::new(transport)),
+                    _ => {
+                        tracing::debug!(%target, opens, links = ?self.links, "each step is a command");
+                        Arc::new(ExecLink::new(transport))
+                    }
+                };
+                Ok::<_, Error>(Arc::new(Site { link, dir, python, cwd }))
             })
             .await?;
         Ok(Arc::clone(site))
@@ -126,18 +184,35 @@ impl<C: Connector> Driver for FileCellDriver<C> {
 
     async fn spawn(&self, spec: &KernelSpec) -> Result<Started> {
         let site = self.site(&spec.target).await?;
-        let mut message = spec.to_spawn()?;
-        message.cwd = message.cwd.or_else(|| site.cwd.clone());
-        let operation = Operation::Spawn { key: spec.key.clone(), spec: message };
-        let call = Call {
-            operation: &operation,
-            base: None,
-            dir: spec.dir.as_deref().or(site.dir.as_deref()),
-            python: spec.python.as_deref().or(site.python.as_deref()),
-            deadline: Instant::now() + SPAWN,
+        let deadline = Instant::now() + SPAWN;
+        let mut first = None;
+        let (spawned, reused) = loop {
+            let mut message = spec.to_spawn()?;
+            message.cwd = message.cwd.or_else(|| site.cwd.clone());
+            let id = message.id.clone();
+            let operation = Operation::Spawn { key: spec.key.clone(), spec: message };
+            let call = Call {
+                operation: &operation,
+                base: None,
+                dir: spec.dir.as_deref().or(site.dir.as_deref()),
+                python: spec.python.as_deref().or(site.python.as_deref()),
+                deadline,
+            };
+            match link::ask::<Spawned>(site.link.as_ref(), call).await {
+                Ok(spawned) => {
+                    // One that our first try has started is not an old one.
+                    let reused = spawned.reused && first.as_ref() != Some(&spawned.kernel.id);
+                    break (spawned, reused);
+                }
+                // The key leads to the kernel if there is one by now; a start that was cut off has used up its id.
+                Err(e) if first.is_none() && may_have_arrived(&e) => {
+                    tracing::debug!(error = %e, "a spawn of unknown fate is asked for again");
+                    first = Some(id);
+                }
+                Err(e) => return Err(e),
+            }
         };
-        let spawned: Spawned = link::ask(site.link.as_ref(), call).await?;
-        tracing::debug!(kernel = %spawned.kernel.id, reused = spawned.reused, "kernel ready");
+        tracing::debug!(kernel = %spawned.kernel.id, reused, "kernel ready");
         let kernel = FileCellKernel::new(
             Arc::clone(&site.link),
             spec.identity(),
@@ -145,7 +220,7 @@ impl<C: Connector> Driver for FileCellDriver<C> {
             spec.grace,
             Vec::new(),
         );
-        Ok(Started { kernel: Arc::new(kernel), reused: spawned.reused, previous: spawned.previous })
+        Ok(Started { kernel: Arc::new(kernel), reused, previous: spawned.previous })
     }
 
     async fn adopt(
@@ -202,4 +277,9 @@ impl<C: Connector> Driver for FileCellDriver<C> {
         let swept: Swept = self.ask(&site, operation, None, None).await?;
         Ok(swept.removed.len() as u64)
     }
+}
+
+/// The connection failed, and not before anything was sent.
+fn may_have_arrived(e: &Error) -> bool {
+    e.kind() == ErrorKind::Transport && e.step() != Some(Step::Connect)
 }

@@ -28,7 +28,7 @@ pub use tokio::time::Instant;
 pub use crate::cell::Cell;
 pub use crate::error::{Error, ErrorKind, Result, Retry, Step};
 pub use crate::event::{Event, EventSink, NoEvents, RecordEvents, Stream, TextDecoder};
-pub use crate::filecell::{Connection, Connector, FileCellDriver};
+pub use crate::filecell::{Connection, Connector, FileCellDriver, LinkChoice};
 pub use crate::id::{CellId, CellNumber, Generation, KernelId, Nonce};
 pub use crate::kernel::{Control, Driver, Fetched, Kernel, KernelSpec, Which};
 pub use crate::quote::quote;
@@ -40,5 +40,7 @@ pub use crate::reply::{
 };
 pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
-pub use crate::transport::{Capabilities, Command, Ended, Output, Transport};
+pub use crate::transport::{
+    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport,
+};
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};

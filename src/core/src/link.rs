@@ -1,6 +1,10 @@
 //! A link speaks the file protocol to one target. The engine does not see whether each step is a command or a message on a channel.
 
 mod exec;
+mod header;
+mod places;
+mod stream;
+mod verdict;
 
 use std::fmt;
 
@@ -11,6 +15,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 pub use exec::ExecLink;
+pub use stream::StreamLink;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::target::Target;

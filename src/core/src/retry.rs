@@ -5,19 +5,24 @@ use std::time::Duration;
 use backoff::ExponentialBackoff;
 use backoff::backoff::Backoff as _;
 
-/// Exponentially growing pauses with jitter, from 50 ms up to 3 s. How often to try is the caller's decision.
+/// Exponentially growing pauses with jitter. How often to try is the caller's decision.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     inner: ExponentialBackoff,
 }
 
 impl Pauses {
-    /// Starts with a short pause.
+    /// From 50 ms up to 3 s: between two questions to a target that was lost.
     pub(crate) fn new() -> Self {
+        Pauses::between(Duration::from_millis(50), Duration::from_secs(3))
+    }
+
+    /// About `first` at the beginning, twice as long each time, up to about `last`.
+    pub(crate) fn between(first: Duration, last: Duration) -> Self {
         let inner = ExponentialBackoff {
-            current_interval: FIRST,
-            initial_interval: FIRST,
-            max_interval: Duration::from_secs(3),
+            current_interval: first,
+            initial_interval: first,
+            max_interval: last,
             multiplier: 2.0,
             max_elapsed_time: None,
             ..ExponentialBackoff::default()
@@ -27,7 +32,7 @@ impl Pauses {
 
     /// The next pause.
     pub(crate) fn next_pause(&mut self) -> Duration {
-        self.inner.next_backoff().unwrap_or(FIRST)
+        self.inner.next_backoff().unwrap_or(self.inner.max_interval)
     }
 
     /// Back to short pauses, after a success.
@@ -35,8 +40,6 @@ impl Pauses {
         self.inner.reset();
     }
 }
-
-const FIRST: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

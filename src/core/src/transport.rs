@@ -1,12 +1,15 @@
 //! A transport is a way to run a command on a target. This trait is all that a new one has to implement.
 
+mod duplex;
+
 use std::fmt;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::error::Result;
+pub use self::duplex::{ClosesOnShutdown, Duplex, Running};
+use crate::error::{Error, ErrorKind, Result, Step};
 use crate::target::Target;
 
 /// A command for a target: a POSIX shell script that is part of the program's text.
@@ -60,6 +63,7 @@ pub enum Ended {
 
 /// What a command left.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Output {
     /// How it ended.
     pub ended: Ended,
@@ -69,13 +73,54 @@ pub struct Output {
     pub stderr: Bytes,
 }
 
+impl Output {
+    /// What a command left.
+    pub fn new(ended: Ended, stdout: impl Into<Bytes>, stderr: impl Into<Bytes>) -> Self {
+        Output { ended, stdout: stdout.into(), stderr: stderr.into() }
+    }
+}
+
 /// What a transport can do, as a value, so that nothing has to be found out by failing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
-    /// How many commands may run at the same time; `None` for no known limit.
+    /// How many commands may run at the same time, open ones included; `None` for no known limit.
     pub channels: Option<usize>,
     /// A command that was ended by a signal is told apart from one that exited.
     pub tells_signals: bool,
+    /// It can keep a command open ([`Transport::open`]).
+    pub opens: bool,
+}
+
+impl Capabilities {
+    /// What every transport can do: run commands to their end, any number at once.
+    pub const fn new() -> Self {
+        Capabilities { channels: None, tells_signals: false, opens: false }
+    }
+
+    /// At most so many commands at the same time.
+    #[must_use]
+    pub const fn channels(self, channels: usize) -> Self {
+        Capabilities { channels: Some(channels), ..self }
+    }
+
+    /// Whether a command that was ended by a signal is told apart from one that exited.
+    #[must_use]
+    pub const fn tells_signals(self, tells_signals: bool) -> Self {
+        Capabilities { tells_signals, ..self }
+    }
+
+    /// Whether it can keep a command open.
+    #[must_use]
+    pub const fn opens(self, opens: bool) -> Self {
+        Capabilities { opens, ..self }
+    }
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Capabilities::new()
+    }
 }
 
 /// A way to run a command on one target.
@@ -101,6 +146,24 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Runs a command to its end.
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output>;
+
+    /// Starts a command and keeps it open, where [`Capabilities::opens`] says that this can be done. `deadline` bounds the start only.
+    ///
+    /// What every implementation owes, beside what holds for [`Transport::exec`]:
+    /// - bytes pass both ways at the same time, any number, as they come: nothing is held back for more;
+    /// - an end that is not read holds up this command alone, and no other of the same connection;
+    /// - a stdin that is shut down is end of file at the command (see [`ClosesOnShutdown`]); one that the command does not read any more, and a connection that is lost, is an error of
+    ///   the write or the end of stdout, and no panic;
+    /// - stderr is read all the time, so that the command never waits for it, and its end is kept for messages ([`Running::stderr`]);
+    /// - when [`Duplex::running`] or the future is dropped, the command is ended on the far side, within a second or so.
+    ///
+    /// # Errors
+    /// As [`Transport::exec`]. A command that ends at once is no error of this: its stdout ends.
+    async fn open(&self, command: &Command, deadline: Instant) -> Result<Duplex> {
+        let _ = (command, deadline);
+        let error = Error::new(ErrorKind::Transport, "this transport cannot keep a command open");
+        Err(error.on(self.target()).at(Step::Connect))
+    }
 }
 
 #[cfg(test)]

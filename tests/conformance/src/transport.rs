@@ -1,5 +1,7 @@
 //! Promises of the trait `Transport`.
 
+mod open;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
@@ -17,7 +19,7 @@ pub struct TransportCase {
     pub check: fn(Arc<dyn Transport>) -> CaseFuture<'static>,
 }
 
-/// All promises about transports.
+/// All promises about transports. Those about [`Transport::open`] ask one that cannot do it only to say so.
 pub fn transport_cases() -> Vec<TransportCase> {
     vec![
         TransportCase { name: "stdin_of_any_size_comes_back", check: |t| Box::pin(stdin_of_any_size(t)) },
@@ -27,6 +29,19 @@ pub fn transport_cases() -> Vec<TransportCase> {
         TransportCase { name: "a_dropped_call_ends_the_command", check: |t| Box::pin(dropped(t)) },
         TransportCase { name: "commands_run_at_the_same_time", check: |t| Box::pin(parallel(t)) },
         TransportCase { name: "input_that_nobody_reads_is_no_error", check: |t| Box::pin(unread(t)) },
+        TransportCase { name: "open_bytes_pass_as_they_come", check: |t| Box::pin(open::echo(t)) },
+        TransportCase { name: "open_bytes_pass_both_ways_at_once", check: |t| Box::pin(open::both_ways(t)) },
+        TransportCase { name: "open_end_of_file_arrives", check: |t| Box::pin(open::end_of_file(t)) },
+        TransportCase { name: "open_a_dropped_command_ends", check: |t| Box::pin(open::dropped(t)) },
+        TransportCase {
+            name: "open_stderr_is_apart_and_never_in_the_way",
+            check: |t| Box::pin(open::stderr_apart(t)),
+        },
+        TransportCase {
+            name: "open_many_at_once_and_one_that_nobody_reads",
+            check: |t| Box::pin(open::many(t)),
+        },
+        TransportCase { name: "open_the_end_of_a_command_is_seen", check: |t| Box::pin(open::ended(t)) },
     ]
 }
 

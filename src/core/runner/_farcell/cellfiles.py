@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from . import files
+from . import fastjson, files
 from .fault import Fault
 
 LOCK_SECONDS = 10.0
@@ -52,18 +52,32 @@ def ahead(directory, number):
 def cell_id(directory, number):
     """The id of the cell that has this number, from whichever of its files is there; None where none is."""
     for kind in ("req", "run", "res"):
-        value = files.read_json(files.cell_path(directory, kind, number))
-        if value is not None:
-            return value["cell"].get("id") if kind == "res" and isinstance(value.get("cell"), dict) else value.get("id")
+        data = files.read_bytes(files.cell_path(directory, kind, number))
+        if data is not None:
+            return _id_in(data, kind)
     return None
+
+
+def _id_in(data, kind):
+    try:
+        value = fastjson.loads(data)
+    except ValueError:
+        return None
+    if isinstance(value, dict) and kind == "res":
+        value = value.get("cell")
+    return value.get("id") if isinstance(value, dict) else None
 
 
 def find(directory, wanted):
     """The number of the cell with this id, or None. The newest are asked first."""
     numbers = {number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)}
+    needle = wanted.encode("utf-8", "replace")
     for number in sorted(numbers, reverse=True):
-        if cell_id(directory, number) == wanted:
-            return number
+        for kind in ("req", "run", "res"):
+            # A reply may be large, and is taken apart only where the id stands in it.
+            data = files.read_bytes(files.cell_path(directory, kind, number))
+            if data is not None and needle in data and _id_in(data, kind) == wanted:
+                return number
     return None
 
 
@@ -72,52 +86,132 @@ def last(directory):
     return max((number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)), default=None)
 
 
+def wanted(directory, cell_id):
+    """The number that a wait means: of the cell with this id (None where no file has it), or of the last cell."""
+    number = last(directory) if cell_id is None else find(directory, cell_id)
+    if number is None and cell_id is None:
+        raise Fault("unknown-cell", "no cell waits, runs or has a reply here")
+    return number
+
+
 # --- shipping ----------------------------------------------------------------------------------------------------------------------
 
-def ship(directory, request, again):
-    """Make a request visible under a new number; gives (number, shipped). With `again` one that is here already is not shipped twice."""
-    where = os.path.join(directory, "cells")
-    tmp = None
+def submit(directory, request, again):
+    """Ship a request to a kernel that lives, and wake it; gives (number, shipped). `again`: one that is here already is not shipped twice."""
+    if not files.is_locked(directory):
+        # Nothing is shipped to a dead kernel; but a cell that was shipped earlier has a fate to be told.
+        number = find(directory, request["id"]) if again else None
+        if number is None:
+            raise Fault("kernel-dead", obituary(directory), "start a new one")
+        return number, False
+    shelf = Shelf(directory)
     try:
-        tmp = files.write_tmp(where, files.to_json(request))
-        with files.locked(where, LOCK_SECONDS):
-            if again:
-                number = find(directory, request["id"])
+        number, shipped = shelf.ship(request, again, LOCK_SECONDS)
+        if shipped:
+            files.poke(directory + "/wake")
+    finally:
+        shelf.close()
+    return number, shipped
+
+
+class Shelf:
+    """`cells/` of one kernel, held open by somebody who ships requests: one or many."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        self._cells = directory + "/cells"
+        self._next = -1
+        self._spare = None  # a temporary file that is open already
+        self._used = []  # names of temporary files that are not needed any more
+        try:
+            self._fd = os.open(self._cells, files.DIR_FLAGS)
+        except OSError as error:
+            raise self._fault(error) or error
+
+    def close(self):
+        self.tidy()
+        if self._spare is not None:
+            os.close(self._spare[0])
+            files.remove(self._spare[1])
+        os.close(self._fd)
+        if self._next >= 0:
+            os.close(self._next)
+
+    def tidy(self, ahead=False):
+        """What need not be done while somebody waits for a cell to begin. `ahead`: have a file open for the next request."""
+        try:
+            while self._used:
+                files.remove(self._used.pop())
+            if ahead and self._spare is None:
+                self._spare = files.open_tmp(self._cells)
+        except OSError:
+            pass  # the next request tells, if it matters
+
+    def ship(self, request, again, seconds):
+        """Make a request visible under a new number; gives (number, shipped). LockTimeout where the lock cannot be had at once and `seconds` is 0."""
+        try:
+            data = files.to_json(request)
+            tmp = self._written(data)
+            self._lock(seconds)
+            try:
+                number = find(self._directory, request["id"]) if again else None
                 if number is not None:
                     return number, False
-            number = _next_number(directory)
-            while not files.publish_new(tmp, files.cell_path(directory, "req", number)):
-                # Only where `next` was lost: a file of that number is there already.
-                number += 1
-                tmp = files.write_tmp(where, files.to_json(request))
-            tmp = None
-            return number, True
-    except files.LockTimeout:
-        raise Fault("busy", "another command holds the cells of this kernel", "try again")
-    except OSError as error:
+                number = self._next_number()
+                while not self._published(tmp, number, data):
+                    # Only where `next` was lost: a file of that number is there already.
+                    number += 1
+                return number, True
+            finally:
+                files.unlock(self._fd)
+        except OSError as error:
+            raise self._fault(error) or error
+
+    def _written(self, data):
+        (fd, path), self._spare = self._spare or files.open_tmp(self._cells), None
+        self._used.append(path)
+        files.fill_tmp(fd, path, data)
+        return path
+
+    def _published(self, tmp, number, data):
+        final = files.cell_path(self._directory, "req", number)
+        try:
+            return files.publish_new(tmp, final)
+        except FileNotFoundError:
+            # A cleaner of temporary files took it, if it was not the whole directory.
+            return files.publish_new(self._written(data), final)
+
+    def _lock(self, seconds):
+        if files.try_lock(self._fd):
+            return
+        if not seconds:
+            raise files.LockTimeout("it is held")
+        try:
+            files.lock(self._fd, seconds)
+        except files.LockTimeout:
+            raise Fault("busy", "another command holds the cells of this kernel", "try again")
+
+    def _fault(self, error):
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Fault("disk-full", "no room for the request in %s" % where, "free some space on the target")
+            return Fault("disk-full", "no room for the request in %s" % self._cells, "free some space on the target")
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise Fault("no-kernel", "the kernel's directory is gone: %s" % directory)
-        raise
-    finally:
-        if tmp:
-            files.remove(tmp)
+            return Fault("no-kernel", "the kernel's directory is gone: %s" % self._directory)
+        return None
 
-
-def _next_number(directory):
-    """Take the next number; the caller holds the lock of cells/."""
-    fd = os.open(os.path.join(directory, "cells", "next"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        text = os.read(fd, 32).strip()
+    def _next_number(self):
+        """Take the next number; the lock is held. Another may have put a new file in the place of ours."""
+        if self._next < 0 or not os.fstat(self._next).st_nlink:
+            if self._next >= 0:
+                os.close(self._next)
+                self._next = -1
+            self._next = os.open(self._cells + "/next", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        text = os.pread(self._next, 32, 0).strip()
         number = int(text) if text.isdigit() else 0
         if not 0 < number < NUMBER_MAX:
-            number = (last(directory) or 0) + 1
+            number = (last(self._directory) or 0) + 1
         # In place: digits never become fewer, and one small write is not torn by a death of ours.
-        os.pwrite(fd, b"%d\n" % (number + 1), 0)
+        os.pwrite(self._next, b"%d\n" % (number + 1), 0)
         return number
-    finally:
-        os.close(fd)
 
 
 def withdraw(directory, number):
@@ -125,15 +219,21 @@ def withdraw(directory, number):
     return files.remove(files.cell_path(directory, "req", number))
 
 
-def acknowledge(directory, numbers):
-    """Remove replies that the host has; the record file stays where the reply named it as the full text."""
+def acknowledge(directory, numbers, known=None):
+    """Remove replies that the host has; the record file stays where the reply named it as the full text.
+
+    `known`: of replies that were seen to name none, whether there is a record file at all.
+    """
     for number in numbers:
         path = files.cell_path(directory, "res", number)
-        reply = files.read_json(path)
-        if reply is None:
-            continue
-        output = reply.get("output")
-        if not (isinstance(output, dict) and output.get("spill")):
+        records = known.get(number) if known else None
+        if records is None:
+            reply = files.read_json(path)
+            if reply is None:
+                continue
+            output = reply.get("output")
+            records = not (isinstance(output, dict) and output.get("spill"))
+        if records:
             files.remove(files.cell_path(directory, "out", number))
         files.remove(path)
 

@@ -18,10 +18,11 @@ def facts(header):
         # No place is a finding like any other; the message has all the reasons.
         base, refused = None, [{"dir": header.get("base") or "every candidate", "why": fault.message}]
     uid = os.geteuid()
+    fifo, pidfd = bool(base) and has_fifo(base), has_pidfd()
     return {
         "python": launch.python_path(), "version": "%d.%d.%d" % sys.version_info[:3], "platform": sys.platform,
         "base": base, "memory_backed": bool(base) and is_memory(base), "free_bytes": place.free_bytes(base) if base else 0,
-        "fifo": bool(base) and has_fifo(base), "inotify": bool(base) and has_inotify(base), "pidfd": has_pidfd(),
+        "fifo": fifo, "inotify": bool(base) and has_inotify(base), "pidfd": pidfd, "wake": osdep.wake_word(fifo, pidfd),
         "flock": bool(base) and has_flock(base), "fork": has_fork(), "subreaper": has_subreaper(),
         "uid": uid, "user": user_name(uid), "home": os.environ.get("HOME") or None,
         "logind": place.has_logind(), "lingering": place.is_lingering(),
@@ -106,16 +107,11 @@ def has_inotify(base):
 
 
 def has_pidfd():
-    """A descriptor for a process that becomes readable at its end; Pythons before 3.9 cannot ask for one."""
-    pidfd_open = getattr(os, "pidfd_open", None)
-    if pidfd_open is None:
-        return False
-    try:
-        fd = pidfd_open(os.getpid())
-    except OSError:
-        return False
-    os.close(fd)
-    return True
+    """A descriptor for a process that becomes readable at its end."""
+    fd = osdep.pidfd_open(os.getpid())
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
 
 
 def has_fork():

@@ -10,6 +10,8 @@ from . import fastjson
 # The longest pause between two tries for a lock; the first is a hundredth of it.
 _RETRY_MAX = 0.02
 
+_READ_SIZE = 1 << 16
+
 _counter = 0
 
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -21,8 +23,7 @@ class LockTimeout(Exception):
 
 def cell_path(directory, kind, number):
     """The path of one cell's file; `kind` is req, run, res or out."""
-    name = "cells/cell_%s_%06d" % (kind, number)
-    return os.path.join(directory, name if kind == "out" else name + ".json")
+    return "%s/cells/cell_%s_%06d%s" % (directory, kind, number, "" if kind == "out" else ".json")
 
 
 def cell_numbers(directory, kind):
@@ -62,27 +63,37 @@ def write_all(fd, data):
             select.select([], [fd], [])
 
 
-def write_tmp(directory, data, mode=0o600):
-    """Write a new file under a name that nobody looks for, in the directory where it will be published; gives its path."""
+def open_tmp(directory, mode=0o600):
+    """A new empty file under a name that nobody looks for, in the directory where it will be published; gives (descriptor, path)."""
     global _counter
     while True:
         _counter += 1
-        path = os.path.join(directory, ".tmp-%d-%d" % (os.getpid(), _counter))
+        path = "%s/.tmp-%d-%d" % (directory, os.getpid(), _counter)
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), path
         except FileExistsError:
             # Left by a process of the same pid that was killed in the middle.
             continue
+
+
+def fill_tmp(fd, path, data):
+    """Write the whole content of such a file, and close it; it is gone where that fails."""
+    try:
         try:
-            try:
-                write_all(fd, data)
-            finally:
-                # close(2) can be the first to tell of a full quota, so it must be inside the guard too.
-                os.close(fd)
-        except BaseException:
-            remove(path)
-            raise
-        return path
+            write_all(fd, data)
+        finally:
+            # close(2) can be the first to tell of a full quota, so it must be inside the guard too.
+            os.close(fd)
+    except BaseException:
+        remove(path)
+        raise
+
+
+def write_tmp(directory, data, mode=0o600):
+    """Write a new file as open_tmp makes it; gives its path."""
+    fd, path = open_tmp(directory, mode)
+    fill_tmp(fd, path, data)
+    return path
 
 
 def atomic_write(path, data, mode=0o600):
@@ -96,27 +107,23 @@ def atomic_write(path, data, mode=0o600):
 
 
 def publish_new(tmp, final):
-    """Make `tmp` visible as `final`, which must not exist yet; False (and `tmp` is gone) where it does."""
+    """Make `tmp` visible as `final`, which must not exist yet; False where it does. The name `tmp` is the caller's to remove, if it is still there."""
     try:
         os.link(tmp, final, follow_symlinks=False)
+        return True
     except FileExistsError:
-        remove(tmp)
         return False
     except (OSError, NotImplementedError) as error:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT, errno.EROFS):
-            remove(tmp)
             raise
         # No hard links here (some FUSE and vfat mounts, or a security module): check and rename, one at a time.
         return _publish_locked(tmp, final)
-    remove(tmp)
-    return True
 
 
 def _publish_locked(tmp, final):
     """The slow way to publish: all writers take the directory's lock, so nobody can step between check and rename."""
     with locked(os.path.dirname(final) or ".", 10.0, name=".publish"):
         if os.path.lexists(final):
-            remove(tmp)
             return False
         os.rename(tmp, final)
         return True
@@ -140,8 +147,17 @@ def read_bytes(path):
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
         raise
-    with open(fd, "rb") as file:
-        return file.read()
+    parts = []
+    try:
+        while True:
+            data = os.read(fd, _READ_SIZE)
+            if not data:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.append(data)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def read_json(path):
@@ -179,6 +195,11 @@ def try_lock(fd, how=fcntl.LOCK_EX):
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             return False
         raise
+
+
+def unlock(fd):
+    """Give back the lock of a descriptor that stays open."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def lock(fd, timeout, how=fcntl.LOCK_EX):

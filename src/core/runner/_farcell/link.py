@@ -23,15 +23,24 @@ class Answer:
         head = ("%s %s %d\n" % (self.nonce, kind, len(payload))).encode("ascii")
         files.write_all(self.fd, b"".join((head, payload, b"\n")))
 
-    def finish(self, fields, raw_reply=None):
-        """The one json frame. A reply's text is put in as the supervisor wrote it, however large it is."""
-        body = files.to_json(dict(fields, ok=True))
-        if raw_reply is not None:
-            body = b"".join((body[:-1], b',"reply":', raw_reply.strip(), b"}"))
-        self.send("json", body)
+    def finish(self, result):
+        self.send("json", body(result))
 
     def fail(self, fault):
-        self.send("json", files.to_json({"ok": False, "error": fault.as_json()}))
+        self.send("json", failure(fault))
+
+
+def body(result):
+    """The json frame's content for what an operation gave. A reply's text is put in as the supervisor wrote it, however large it is."""
+    fields, raw_reply = result if isinstance(result, tuple) else (result, None)
+    text = files.to_json(dict(fields, ok=True))
+    if raw_reply is not None:
+        text = b"".join((text[:-1], b',"reply":', raw_reply.strip(), b"}"))
+    return text
+
+
+def failure(fault):
+    return files.to_json({"ok": False, "error": fault.as_json()})
 
 
 class Call:
@@ -70,6 +79,16 @@ class Call:
         from . import kernels
         return kernels.checked_dir(self.field("dir", str, required=True))
 
+    def request(self):
+        """The cell that is to be run, as far as it must be right to be found again; the rest is the supervisor's to judge."""
+        request = self.field("cell", dict, required=True)
+        cell_id = request.get("id")
+        if not isinstance(cell_id, str) or len(cell_id) != 32 or cell_id.strip("0123456789abcdef"):
+            raise Fault("bad-request", "cell.id must be 32 hex digits")
+        if not isinstance(request.get("code"), str):
+            raise Fault("bad-request", "cell.code must be text")
+        return request
+
     def wait_options(self):
         options = dict(WAIT_DEFAULTS)
         for name, value in self.field("wait", dict, default={}).items():
@@ -98,24 +117,12 @@ def op_spawn(call):
 def op_run(call):
     from . import cellfiles, watch
     directory = call.directory()
-    request = call.field("cell", dict, required=True)
-    cell_id = request.get("id")
-    if not isinstance(cell_id, str) or len(cell_id) != 32 or cell_id.strip("0123456789abcdef"):
-        raise Fault("bad-request", "cell.id must be 32 hex digits")
-    if not isinstance(request.get("code"), str):
-        raise Fault("bad-request", "cell.code must be text")
+    request = call.request()
+    cell_id = request["id"]
     options = call.wait_options()
     again = call.field("again", bool, default=False)
     cellfiles.acknowledge(directory, call.numbers("ack"))
-    if not files.is_locked(directory):
-        # Nothing is shipped to a dead kernel; but a cell that was shipped earlier has a fate to be told.
-        number = cellfiles.find(directory, cell_id) if again else None
-        if number is None:
-            raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
-        return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
-    number, shipped = cellfiles.ship(directory, request, again)
-    if shipped:
-        files.poke(os.path.join(directory, "wake"))
+    number, _shipped = cellfiles.submit(directory, request, again)
     return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
 
 
@@ -126,12 +133,15 @@ def op_wait(call):
     number, cell_id = call.number(), call.field("id", str)
     cellfiles.acknowledge(directory, call.numbers("ack"))
     if number is None:
-        number = cellfiles.last(directory) if cell_id is None else cellfiles.find(directory, cell_id)
-        if number is None and cell_id is None:
-            raise Fault("unknown-cell", "no cell waits, runs or has a reply here")
+        number = cellfiles.wanted(directory, cell_id)
         if number is None:
-            return {"number": None, "id": cell_id, "fate": "unknown", "ahead": 0, "offset": options["offset"], "reply": None, "running_ms": 0.0}
+            return unknown(cell_id, options)
     return watch.settle(directory, number, options, call.end, call.answer.send, cell_id)
+
+
+def unknown(cell_id, options):
+    """The answer for an id that no file has."""
+    return {"number": None, "id": cell_id, "fate": "unknown", "ahead": 0, "offset": options["offset"], "reply": None, "running_ms": 0.0}
 
 
 def op_withdraw(call):
@@ -208,9 +218,15 @@ def op_stdio(call):
     pipes.become(call.header, call.stdin, call.modules)
 
 
+def op_courier(call):
+    from . import courier
+    courier.serve(call.header, call.stdin, call.modules, call.answer)
+
+
 OPERATIONS = {
     "spawn": op_spawn, "run": op_run, "wait": op_wait, "withdraw": op_withdraw, "control": op_control, "probe": op_probe, "ack": op_ack,
     "read": op_read, "list": op_list, "sweep": op_sweep, "remove": op_remove, "doctor": op_doctor, "stdio": op_stdio,
+    "courier": op_courier,
 }
 
 
@@ -219,39 +235,49 @@ def main(header, stdin, modules=None):
     answer = Answer(header["nonce"])
     try:
         try:
-            result = _operate(header, stdin, modules, answer)
+            result = operate(Call(header, stdin, modules, answer))
         except Fault as fault:
             answer.fail(fault)
         else:
-            answer.finish(*result if isinstance(result, tuple) else (result,))
+            answer.finish(result)
     except (HostGone, BrokenPipeError):
         os._exit(99)
 
 
-def _operate(header, stdin, modules, answer):
-    operation = OPERATIONS.get(header.get("op"))
+def operate(call):
+    """Do what the call's header asks; gives the answer's fields, or a pair of them and a reply's raw text."""
+    header = call.header
+    operation = OPERATIONS.get(header.get("op")) if isinstance(header.get("op"), str) else None
     if operation is None:
         raise Fault("bad-request", "there is no operation %r" % (header.get("op"),))
-    _check(header)
+    check(header)
     try:
-        return operation(Call(header, stdin, modules, answer))
+        return operation(call)
     except BrokenPipeError:
         raise
     except ImportError as error:
         # Every operation imports what it needs before it does anything, so nothing has been done yet. Shipped anew, the modules come from the bundle.
-        if modules is None:
+        if call.modules is None:
             raise Fault("need-runner", "a module of the runner is gone: %s" % error)
         raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Fault("disk-full", "no room on the target: %s" % reason(error), "free some space there")
-        directory = header.get("dir")
-        if error.errno in (errno.ENOENT, errno.ENOTDIR) and isinstance(directory, str) and not os.path.isdir(directory):
-            raise Fault("no-kernel", "the kernel's directory is gone: %s" % directory)
-        raise
+        fault = known_fault(error, header)
+        if fault is None:
+            raise
+        raise fault
 
 
-def _check(header):
+def known_fault(error, header):
+    """What an OSError means where that is plain, else None."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Fault("disk-full", "no room on the target: %s" % reason(error), "free some space there")
+    directory = header.get("dir")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and isinstance(directory, str) and not os.path.isdir(directory):
+        return Fault("no-kernel", "the kernel's directory is gone: %s" % directory)
+    return None
+
+
+def check(header):
     base = header.get("base")
     if base is not None and (not isinstance(base, str) or not os.path.isabs(base) or "\0" in base or os.path.normpath(base) != base):
         raise Fault("bad-request", "base must be an absolute path")

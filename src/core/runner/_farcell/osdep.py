@@ -21,6 +21,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_SYS_PIDFD_OPEN = 434
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 
 
@@ -309,6 +310,30 @@ def kill_exact(pid, start_time, signum):
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+def pidfd_open(pid):
+    # type: (int) -> int
+    """A descriptor that becomes readable when the process ends; -1 where there is none, or no such thing. Pythons before 3.9 have no name for it."""
+    opener = getattr(os, "pidfd_open", None)
+    try:
+        if opener is not None:
+            return opener(pid)
+        if not LINUX or os.uname().machine == "alpha":
+            return -1
+        import ctypes
+        fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_PIDFD_OPEN, pid, 0)  # it sets close-on-exec by itself
+    except Exception:  # no such process; ctypes can be missing, half built, or forbidden to load by a policy
+        return -1
+    return fd if fd >= 0 else -1
+
+
+def wake_word(fifo, pidfd):
+    # type: (bool, bool) -> str
+    """How those who wait for a kernel hear of what happens there."""
+    if not fifo:
+        return "poll"
+    return "fifo+pidfd" if pidfd else "fifo"
 
 
 def signal_name(number):

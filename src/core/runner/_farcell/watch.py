@@ -3,21 +3,18 @@
 import os
 import select
 import signal
-import struct
 import time
 
 from . import cellfiles, fastjson, files
 from .fault import Fault, HostGone
+from .records import STREAM_MAX, read_records
 
 # How often the lock is looked at while nothing rings: a dead supervisor rings no bell.
 PULSE = 0.2
 POLL_FIRST = 0.001
 POLL_LAST = 0.05
-STREAM_MAX = 4 << 20
 # What is kept back from the deadline for the answer itself.
 ANSWER_SECONDS = 0.5
-
-_RECORD = struct.Struct(">cI")
 
 
 class Bell:
@@ -75,19 +72,72 @@ class Bell:
 
 # --- a cell ------------------------------------------------------------------------------------------------------------------------
 
-class Watch:
-    """One `wait`: follows a cell until there is something to tell."""
+UNSETTLED = ("waiting", "running")
 
-    def __init__(self, directory, number, options, end):
+
+class Watch:
+    """What there is to tell of one cell, and until when it is waited for. It looks and never waits: its users do, each in their own way."""
+
+    def __init__(self, directory, number, options, end, known_id=None, ours=False):
         self.directory = directory
         self.number = number
+        self.known_id = known_id
+        self.ours = ours  # we shipped it, so it may be taken back from a dead kernel
         self.offset = options["offset"]
         self.stream = options["stream"]
-        self.lull = options["lull_ms"] / 1000.0
         self.tell = options["tell"]
         self.until = min(time.monotonic() + options["hold_ms"] / 1000.0, end - ANSWER_SECONDS)
-        self.records = b""
         self.seen_alive = False
+
+    def look(self):
+        """The cell as it is now, and whether that is worth an answer."""
+        cell = cellfiles.look(self.directory, self.number)
+        if cell.fate == "waiting":
+            return cell, self.tell and cellfiles.ahead(self.directory, self.number) > 0
+        return cell, cell.fate != "running"
+
+    def bereaved(self):
+        """The cell of a kernel that is dead: settled in its last moment, taken back (a Fault), or to be buried."""
+        cell = cellfiles.look(self.directory, self.number)
+        if cell.fate == "waiting" and self.ours and cellfiles.withdraw(self.directory, self.number):
+            raise Fault("kernel-dead", cellfiles.obituary(self.directory), "start a new one")
+        return cell
+
+    def answer(self, cell, reply=None, raw=None):
+        """The fields of the answer, and the reply's text where there is one. `reply` is that of a cell that was buried, `raw` a text that was read already."""
+        fate, known_id = cell.fate, self.known_id
+        if fate == "settled":
+            raw = raw or files.read_bytes(files.cell_path(self.directory, "res", self.number))
+            if raw is None:
+                fate = "unknown"
+            elif known_id is None or raw.rfind(b'"cell":{"id":"%s"' % known_id.encode("utf-8", "replace")) < 0:
+                # Taken apart only where the text does not show at once that it is the reply of our cell.
+                reply = fastjson.loads(raw)
+        if reply is not None:
+            known_id = reply["cell"].get("id") if isinstance(reply.get("cell"), dict) else None
+            if self.known_id and known_id and known_id != self.known_id:
+                # The number was given anew after the cell was acknowledged, or the host mixes up kernels.
+                fate, reply, raw, known_id = "unknown", None, None, self.known_id
+        if fate == "unknown" and not os.path.isdir(self.directory):
+            # Not `no-kernel`, which says that nothing was shipped: this cell was here, and may have run.
+            raise Fault("kernel-gone", "the kernel was removed while the cell was there: " + self.directory)
+        answer = {
+            "number": self.number, "id": known_id or cellfiles.cell_id(self.directory, self.number), "fate": fate, "offset": self.offset,
+            "ahead": cellfiles.ahead(self.directory, self.number) if fate == "waiting" else 0,
+            "running_ms": round(cellfiles.running_ms(cell), 3) if cell.info is not None and fate == "running" else 0.0,
+        }
+        if raw is None:
+            answer["reply"] = reply
+        return answer, raw
+
+
+class Poll(Watch):
+    """One long poll: waits by itself, and takes the records that one answer can hold."""
+
+    def __init__(self, directory, number, options, end, known_id=None, ours=False):
+        Watch.__init__(self, directory, number, options, end, known_id, ours)
+        self.lull = options["lull_ms"] / 1000.0
+        self.records = b""
         self.seen_output = None  # when there was output past the offset for the first time
 
     def follow(self):
@@ -123,10 +173,8 @@ class Watch:
 
     def _look(self):
         """The cell if there is something to tell now, else None."""
-        cell = cellfiles.look(self.directory, self.number)
-        if cell.fate in ("settled", "unknown"):
-            return self._tell(cell)
-        if self.tell and cell.fate == "waiting" and cellfiles.ahead(self.directory, self.number) > 0:
+        cell, telling = self.look()
+        if telling:
             return self._tell(cell)
         if self.stream and cell.fate == "running":
             size = self._out_size()
@@ -140,14 +188,13 @@ class Watch:
         """Take the records that belong to what is told; a cell counts as settled when nothing of its output is left behind."""
         cell = cell or cellfiles.look(self.directory, self.number)
         if self.stream and cell.fate in ("settled", "running"):
-            self.records = read_records(self._out_path(), self.offset)
-            self.offset += len(self.records)
+            self.take()
             if cell.fate == "settled" and len(self.records) >= STREAM_MAX // 2 and read_records(self._out_path(), self.offset, probe=True):
                 cell.fate = "running"
         return cell
 
-    def take_rest(self):
-        """What a dead kernel's record file still holds past the offset."""
+    def take(self):
+        """Records past the offset."""
         more = read_records(self._out_path(), self.offset)
         self.records += more
         self.offset += len(more)
@@ -162,79 +209,21 @@ class Watch:
             return 0
 
 
-def read_records(path, offset, limit=STREAM_MAX, probe=False):
-    """Whole records from `offset` on, about `limit` bytes, but at least one if there is one."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        data = os.pread(fd, 65536 if probe else limit, offset)
-        if len(data) >= _RECORD.size:
-            first = _RECORD.size + _RECORD.unpack_from(data)[1]
-            if first > len(data):
-                # A record larger than an answer should be, or one that is still being written.
-                if os.fstat(fd).st_size - offset < first:
-                    return b""
-                data += os.pread(fd, first - len(data), offset + len(data))
-    finally:
-        os.close(fd)
-    return data[:_whole(data)]
-
-
-def _whole(data):
-    """How many bytes at the start of `data` are whole records."""
-    at = 0
-    while at + _RECORD.size <= len(data):
-        end = at + _RECORD.size + _RECORD.unpack_from(data, at)[1]
-        if end > len(data):
-            break
-        at = end
-    return at
-
-
 def settle(directory, number, options, end, send, expected_id=None, ours=False):
-    """Follow a cell and give the answer's fields. `ours`: we shipped it, so it may be taken back from a dead kernel."""
-    watch = Watch(directory, number, options, end)
-    cell = watch.follow()
-    fate, reply = cell.fate, None
-    known_id = expected_id
-    if fate in ("waiting", "running") and not files.is_locked(directory):
-        # It may have settled in its last moment.
-        cell = cellfiles.look(directory, number)
-        if cell.fate == "waiting" and ours and cellfiles.withdraw(directory, number):
-            raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
-        if cell.fate in ("waiting", "running"):
-            if watch.stream:
-                watch.take_rest()
-            reply = cellfiles.bury(directory, number, watch.seen_alive)
-            fate = "dead" if reply is not None else "unknown"
-        else:
-            fate = cell.fate
-    raw = None
-    if fate == "settled":
-        raw = files.read_bytes(files.cell_path(directory, "res", number))
-        reply = fastjson.loads(raw) if raw is not None else None
-        fate = fate if reply is not None else "unknown"
-    if reply is not None:
-        known_id = reply["cell"].get("id") if isinstance(reply.get("cell"), dict) else None
-        if expected_id and known_id and known_id != expected_id:
-            # The number was given anew after the cell was acknowledged, or the host mixes up kernels.
-            fate, reply, raw, known_id = "unknown", None, None, expected_id
-    if fate == "unknown" and not os.path.isdir(directory):
-        # Not `no-kernel`, which says that nothing was shipped: this cell was here, and may have run.
-        raise Fault("kernel-gone", "the kernel was removed while the cell was there: " + directory)
-    if watch.records and fate != "unknown":
-        send("out", watch.records)
-    answer = {
-        "number": number, "id": known_id or cellfiles.cell_id(directory, number), "fate": fate, "offset": watch.offset,
-        "ahead": cellfiles.ahead(directory, number) if fate == "waiting" else 0,
-        "running_ms": round(cellfiles.running_ms(cell), 3) if cell.info is not None and fate == "running" else 0.0,
-    }
-    if raw is not None:
-        return answer, raw
-    answer["reply"] = reply
-    return answer, None
+    """Follow a cell and give the answer's fields."""
+    poll = Poll(directory, number, options, end, expected_id, ours)
+    cell, reply = poll.follow(), None
+    if cell.fate in UNSETTLED and not files.is_locked(directory):
+        cell = poll.bereaved()
+        if cell.fate in UNSETTLED:
+            if poll.stream:
+                poll.take()
+            reply = cellfiles.bury(directory, number, poll.seen_alive)
+            cell.fate = "dead" if reply is not None else "unknown"
+    answer = poll.answer(cell, reply)
+    if poll.records and answer[0]["fate"] != "unknown":
+        send("out", poll.records)
+    return answer
 
 
 # --- a control ---------------------------------------------------------------------------------------------------------------------

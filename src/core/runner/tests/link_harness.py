@@ -188,11 +188,11 @@ class Far:
 
 
 def records(data):
-    found = []
-    while data:
-        kind, length = struct.unpack_from(">cI", data)
-        found.append((kind.decode(), data[5:5 + length]))
-        data = data[5 + length:]
+    found, at = [], 0
+    while at < len(data):
+        kind, length = struct.unpack_from(">cI", data, at)
+        found.append((kind.decode(), bytes(data[at + 5:at + 5 + length])))
+        at += 5 + length
     return found
 
 

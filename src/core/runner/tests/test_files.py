@@ -81,11 +81,17 @@ class Writing(Base):
 
 
 class Publishing(Base):
+    def publish(self, data):
+        tmp = files.write_tmp(self.dir, data)
+        try:
+            return files.publish_new(tmp, self.path("final"))
+        finally:
+            files.remove(tmp)
+
     def test_publishing_cannot_replace(self):
-        final = self.path("final")
-        self.assertTrue(files.publish_new(files.write_tmp(self.dir, b"one"), final))
-        self.assertFalse(files.publish_new(files.write_tmp(self.dir, b"two"), final))
-        self.assertEqual((files.read_bytes(final), os.listdir(self.dir)), (b"one", ["final"]))
+        self.assertTrue(self.publish(b"one"))
+        self.assertFalse(self.publish(b"two"))
+        self.assertEqual((files.read_bytes(self.path("final")), os.listdir(self.dir)), (b"one", ["final"]))
 
     def test_publishing_cannot_replace_without_hard_links_either(self):
         self.addCleanup(setattr, os, "link", os.link)
@@ -93,10 +99,9 @@ class Publishing(Base):
         def refuse(*_args, **_options):
             raise PermissionError(1, "no links on this file system")
         os.link = refuse
-        final = self.path("final")
-        self.assertTrue(files.publish_new(files.write_tmp(self.dir, b"one"), final))
-        self.assertFalse(files.publish_new(files.write_tmp(self.dir, b"two"), final))
-        self.assertEqual(files.read_bytes(final), b"one")
+        self.assertTrue(self.publish(b"one"))
+        self.assertFalse(self.publish(b"two"))
+        self.assertEqual(files.read_bytes(self.path("final")), b"one")
 
     def test_of_many_that_publish_one_name_one_wins(self):
         pids = []
@@ -104,7 +109,7 @@ class Publishing(Base):
             pid = os.fork()
             if pid == 0:
                 try:
-                    os._exit(0 if files.publish_new(files.write_tmp(self.dir, b"%d" % number), self.path("final")) else 1)
+                    os._exit(0 if self.publish(b"%d" % number) else 1)
                 finally:
                     os._exit(2)
             pids.append(pid)

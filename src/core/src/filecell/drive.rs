@@ -15,7 +15,7 @@ use crate::link;
 use crate::reply::{CellInfo, ErrorInfo, Reply, State, Status, TroubleKind};
 use crate::retry::Pauses;
 use crate::wire::message::{Fate, Operation, Progress, Request, Watch};
-use crate::wire::record;
+use crate::wire::record::Pieces;
 
 /// What a step may take beyond its hold: sending, starting Python, coming back.
 const MARGIN: Duration = Duration::from_secs(20);
@@ -259,8 +259,14 @@ impl<'a> Drive<'a> {
     /// One step. Output goes to the events as it comes.
     async fn step(&mut self, operation: &Operation, bound: Duration) -> Result<Stepped> {
         let call = self.kernel.call(operation, Instant::now() + bound);
-        let (records, events) = (&mut self.records, self.events);
-        let mut emit = |chunk| records.emit(record::read(&chunk).0, events);
+        let (records, offset, events) = (&mut self.records, &mut self.offset, self.events);
+        let mut pieces = Pieces::default();
+        let mut emit = |piece| {
+            // What has been told is not asked for again, also where the answer never comes.
+            let (whole, used) = pieces.push(&piece);
+            *offset += used as u64;
+            records.emit(whole, events);
+        };
         let answer = match self.kernel.link.call(call, &mut emit).await {
             Ok(answer) => answer,
             Err(e) if is_cut(&e) => {

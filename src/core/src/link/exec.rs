@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Call, ChunkSink, Link, read_answer};
+use super::header;
+use super::places::{Place, Places};
+use super::verdict::{Verdict, judge};
+use super::{Call, ChunkSink, Link};
 use crate::cell::millis;
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::Nonce;
@@ -16,12 +20,16 @@ use crate::runner::{no_python, runner};
 use crate::target::Target;
 use crate::transport::{Ended, Output, Transport};
 use crate::wire::answer::{self, Answer};
-use crate::wire::message::{FarError, Operation};
+use crate::wire::message::Operation;
+
+/// How much of a call's time is left for starting the command and for the way back of its answer.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// A link over the one required ability of a transport.
 #[derive(Debug)]
 pub struct ExecLink {
     transport: Arc<dyn Transport>,
+    places: Arc<Places>,
 }
 
 /// What one command brought.
@@ -33,7 +41,13 @@ enum Outcome {
 impl ExecLink {
     /// A link over `transport`.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
-        ExecLink { transport }
+        let places = Arc::new(Places::new(transport.capabilities()));
+        ExecLink::with_places(transport, places)
+    }
+
+    /// A link that shares the channels of `transport` with another.
+    pub(super) fn with_places(transport: Arc<dyn Transport>, places: Arc<Places>) -> Self {
+        ExecLink { transport, places }
     }
 
     async fn command(&self, call: &Call<'_>, bundle: bool) -> Result<Outcome> {
@@ -41,7 +55,12 @@ impl ExecLink {
         let stdin = stdin(&nonce, call, bundle)?;
         let output = self.transport.exec(&runner().command, stdin, call.deadline).await?;
         let value = match answer::parse(&nonce, &output.stdout) {
-            Answer::Whole { chunks, value, .. } => return self.judge(chunks, value),
+            Answer::Whole { chunks, value, .. } => {
+                return Ok(match judge(self.target(), value)? {
+                    Verdict::Done(value) => Outcome::Answer(chunks, value),
+                    Verdict::NeedRunner => Outcome::NeedRunner,
+                });
+            }
             Answer::NoPython(tried) => no_python(&tried),
             Answer::Broken => Error::new(ErrorKind::Transport, "the answer was cut short"),
             Answer::Nonsense(why) => {
@@ -52,16 +71,18 @@ impl ExecLink {
         Err(value)
     }
 
-    fn judge(&self, chunks: Vec<Bytes>, value: Value) -> Result<Outcome> {
-        if value.get("ok").and_then(Value::as_bool) == Some(true) {
-            return Ok(Outcome::Answer(chunks, value));
-        }
-        let error = value.get("error").cloned().unwrap_or_default();
-        let far: FarError = read_answer(self.transport.target(), error)?;
-        if far.code == "need-runner" {
-            return Ok(Outcome::NeedRunner);
-        }
-        Err(far.into())
+    /// Waits for a channel of the transport. Nothing has reached the target by then.
+    async fn place(&self, call: &Call<'_>) -> Result<Place> {
+        let is_control = matches!(
+            call.operation,
+            Operation::Control { .. } | Operation::Probe { .. } | Operation::Withdraw { .. }
+        );
+        tokio::time::timeout_at(call.deadline, self.places.for_command(is_control)).await.map_err(|_| {
+            Error::new(ErrorKind::Deadline, "all channels to the target were in use for too long")
+                .on(self.target())
+                .at(Step::Connect)
+                .with_hint("wait until running cells have ended, or interrupt one")
+        })
     }
 }
 
@@ -75,12 +96,14 @@ impl Link for ExecLink {
         // A spawn meets new machines; to send the runner along at once costs less than to be told that it is missing.
         let mut bundle = call.base.is_none() || matches!(call.operation, Operation::Spawn { .. });
         let mut operation = Cow::Borrowed(call.operation);
+        let _place = self.place(&call).await?;
+        shorten_hold(&mut operation, call.deadline);
         loop {
             let call = Call { operation: &operation, ..call };
             match self
                 .command(&call, bundle)
                 .await
-                .map_err(|e| e.on(self.target()).at(step(call.operation)))?
+                .map_err(|e| e.on(self.target()).at(header::step(call.operation)))?
             {
                 Outcome::Answer(records, value) => {
                     records.into_iter().for_each(chunks);
@@ -103,28 +126,20 @@ impl Link for ExecLink {
     }
 }
 
-fn step(operation: &Operation) -> Step {
-    match operation {
-        Operation::Spawn { .. } => Step::Spawn,
-        Operation::Run { .. } => Step::Submit,
-        Operation::Wait { .. } => Step::Wait,
-        _ => Step::Control,
+/// What has waited for a channel has less time left, and the answer needs its share.
+fn shorten_hold(operation: &mut Cow<'_, Operation>, deadline: Instant) {
+    let (Operation::Run { wait, .. } | Operation::Wait { wait, .. }) = &**operation else { return };
+    let most = millis(deadline.saturating_duration_since(Instant::now()).saturating_sub(ANSWER));
+    if wait.hold_ms > most
+        && let Operation::Run { wait, .. } | Operation::Wait { wait, .. } = operation.to_mut()
+    {
+        wait.hold_ms = most;
     }
 }
 
 /// What goes to the command's stdin.
 fn stdin(nonce: &Nonce, call: &Call<'_>, bundle: bool) -> Result<Bytes> {
-    let remaining = call.deadline.saturating_duration_since(Instant::now());
-    let mut header = Map::new();
-    header.insert("base".into(), json!(call.base));
-    header.insert("place".into(), json!({ "dir": call.dir }));
-    header.insert("deadline_ms".into(), json!(millis(remaining)));
-    let operation = serde_json::to_value(call.operation)
-        .map_err(|e| Error::new(ErrorKind::BadInput, "the request cannot be sent").with_source(e))?;
-    if let Value::Object(fields) = operation {
-        header.extend(fields);
-    }
-    runner().input(nonce, call.python, header, bundle)
+    runner().input(nonce, call.python, header::fields(call)?, bundle)
 }
 
 /// The command ended without a word of ours: tell what it said instead.
@@ -146,32 +161,14 @@ fn absent(output: &Output) -> Error {
         .with_hint("the target must be able to run /bin/sh and hand it our stdin; try that command by hand")
 }
 
-impl From<FarError> for Error {
-    fn from(far: FarError) -> Self {
-        let kind = match far.code.as_str() {
-            "no-directory" | "unsafe-directory" | "spawn-failed" => ErrorKind::Spawn,
-            "kernel-dead" => ErrorKind::KernelDead,
-            "no-kernel" => ErrorKind::NoKernel,
-            "kernel-gone" => ErrorKind::KernelGone,
-            "unknown-cell" => ErrorKind::UnknownCell,
-            "busy" | "disk-full" => ErrorKind::Refused,
-            "bad-request" => ErrorKind::BadInput,
-            _ => ErrorKind::Protocol,
-        };
-        let error = Error::new(kind, far.message);
-        match far.hint {
-            Some(hint) => error.with_hint(hint),
-            None => error,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn call(operation: &Operation) -> Call<'_> {
-        let deadline = Instant::now() + std::time::Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(5);
         Call { operation, base: None, dir: Some("/x"), python: None, deadline }
     }
 

@@ -36,10 +36,18 @@ pub fn header(kind: u8, payload_len: usize) -> Result<[u8; HEADER]> {
 /// # Errors
 /// A length over [`MAX_PAYLOAD`] is a protocol error; the stream cannot be used any further.
 pub fn decode(buffer: &mut BytesMut) -> Result<Option<Frame>> {
+    decode_at_most(buffer, MAX_PAYLOAD)
+}
+
+/// As [`decode`], where payloads are never longer than `max`.
+///
+/// # Errors
+/// A length over `max`, likewise.
+pub fn decode_at_most(buffer: &mut BytesMut, max: usize) -> Result<Option<Frame>> {
     let Some(head) = buffer.first_chunk::<HEADER>() else { return Ok(None) };
     let len = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
     let kind = head[4];
-    if len > MAX_PAYLOAD {
+    if len > max {
         return Err(Error::new(
             ErrorKind::Protocol,
             format!("the far side announced a frame of {len} bytes"),

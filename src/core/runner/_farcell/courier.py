@@ -1,0 +1,319 @@
+"""The far end of a stream: serves all kernels of one host over one channel, in one thread that waits for nothing but its poll."""
+
+import gc
+import os
+import signal
+import time
+
+from . import attended, channel, doctor, duties, fastjson, files, follow, helpers, launch, link, loop, osdep, place, records
+from .fault import Fault
+
+SILENCE = 120.0  # then the host is gone without a word
+CALL_MAX = 512 << 20
+# Longer calls are taken apart by a helper: JSON of that size would hold up the others.
+LONG = 256 << 10
+_LONG_SECONDS = 60.0
+_FAILURES = 100  # in a row
+_HELPED = frozenset(("spawn", "control", "list", "sweep", "remove", "doctor"))
+_INLINE = frozenset(("probe", "read", "withdraw"))
+
+
+class Call(link.Call, channel.Outgoing):
+    """One call of the host: its header, and what there is to send for it."""
+
+    def __init__(self, courier, ref, header, seconds):
+        channel.Outgoing.__init__(self, ref)
+        self.header = header
+        self.modules = None
+        self.answer = self
+        self.end = time.monotonic() + seconds
+        self.courier = courier
+        self.job = None  # type: object  # the Follow or the Errand that works for it
+        self.due = None  # type: object
+        self.on_due = None  # type: object
+
+    def at(self, when, function):
+        """Call `function` at that moment, instead of what was to be called before."""
+        self.due, self.on_due = when, function
+        self.courier.expect(when)
+
+    def directory(self):
+        return self.courier.attendance.checked(self.field("dir", str, required=True)).directory
+
+    def send(self, _kind, payload):
+        """As an operation's Answer: bytes of the answer's `out` frames."""
+        self.source = records.Given(payload)
+
+    def ended(self):
+        return self.courier.composed(self, self.job.answered)
+
+    def failed(self, error):
+        return duties.failure(error, self.header)
+
+    def over(self):
+        self.courier.close_call(self)
+
+
+class Courier(object):
+    """Takes calls from the channel, has them done, and sees to it that each is answered."""
+
+    def __init__(self, header, modules):
+        # type: (dict, object) -> None
+        self._duty = duties.Duty({name: header.get(name) for name in ("runner", "base", "place")}, modules)
+        self._loop = loop.Loop()
+        self._calls = {}  # type: dict
+        self._pieces = {}  # type: dict
+        self._checked_base = None  # type: object
+        self._due = None  # type: object
+        self._ended = False
+        self._heard = time.monotonic()
+        self.attendance = attended.Attendance(self._loop)
+        self.sender = channel.Sender(self._loop, 1, self._end)
+        self._pool = helpers.Pool(self._loop, self._duty)
+        self._inlet = channel.Inlet({
+            channel.CALL: self._call, channel.CALL_PART: self._piece, channel.CANCEL: self._cancel,
+            channel.TAKEN: self._taken, channel.PING: self._ping})
+
+    def serve(self, ahead):
+        # type: (bytes) -> None
+        """Until the host is gone. `ahead` came together with the header."""
+        self._loop.catch_signals({signal.SIGCHLD: self._pool.reap, signal.SIGTERM: self._end})
+        self._loop.watch(0, self._readable)
+        self._listen()
+        try:
+            self._feed(ahead)
+            failures = 0
+            while not self._ended:
+                try:
+                    self._loop.turn()
+                    failures = 0
+                except OSError:
+                    # Of no single call: no descriptor was free, a kernel's files cannot be read. What waits is bounded by its own time.
+                    failures += 1
+                    if failures >= _FAILURES:
+                        raise
+        finally:
+            self._pool.close()
+            self.attendance.close()
+
+    def _end(self):
+        self._ended = True
+
+    def _readable(self, _events):
+        self._heard = time.monotonic()
+        data = loop.read_some(0, 1 << 17)
+        if data:
+            self._feed(data)
+        elif data is not None:
+            self._end()
+
+    def _feed(self, data):
+        try:
+            self._inlet.feed(data)
+        except channel.Broken:
+            self._end()
+
+    def _listen(self):
+        """End when the host has been silent for too long."""
+        if time.monotonic() - self._heard >= SILENCE:
+            self._end()
+        self._loop.at("silence", self._heard + SILENCE, self._listen)
+
+    # -- frames ----------------------------------------------------------------------------------------------------------
+
+    def _piece(self, number, payload):
+        pieces = self._pieces.setdefault(number, [])
+        pieces.append(payload)
+        if sum(map(len, pieces)) > CALL_MAX:
+            raise channel.Broken("a call of more than %d bytes" % CALL_MAX)
+
+    def _call(self, number, payload):
+        if number in self._pieces:
+            payload = b"".join(self._pieces.pop(number) + [payload])
+        if number in self._calls:
+            return
+        header = {}
+        try:
+            if len(payload) > LONG:
+                self._begin_long(Call(self, number, header, _LONG_SECONDS), payload)
+                return
+            header = self._duty.header(payload)
+            self._begin(Call(self, number, header, duties.deadline(header)), payload)
+        except Exception as error:
+            self._fail(self._calls.get(number) or Call(self, number, header, 0.0), error)
+
+    def _begin(self, call, text):
+        self._calls[call.ref] = call
+        header = call.header
+        op, base = header.get("op"), header["base"]
+        if base != self._checked_base:
+            link.check(header)
+            self._checked_base = base
+        if op == "run":
+            follow.run(self, call)
+        elif op == "wait":
+            follow.wait(self, call)
+        elif op == "ack":
+            self.attendance.checked(call.field("dir", str, required=True)).acknowledge(call.numbers("numbers"))
+            self._answer(call, link.body({}))
+        elif not isinstance(op, str):
+            raise Fault("bad-request", "op must be text")
+        elif op in _HELPED:
+            self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
+        elif op in _INLINE:
+            self._answer(call, link.body(link.operate(call)))
+            if op == "withdraw":
+                self.attendance.ring(header["dir"])  # as no supervisor does
+        else:
+            raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
+
+    def _begin_long(self, call, text):
+        self._calls[call.ref] = call
+
+        def done(out, body):
+            if not body.startswith(b'{"placed":'):
+                self._pass_on(call, out, body)
+                return
+            placed = fastjson.loads(body)
+            call.header = placed["header"]
+            call.end = time.monotonic() + duties.deadline(call.header)
+            self.guard(call, lambda: follow.follow_shipped(self, call, placed["placed"], placed["id"]))
+        self._have_done(call, helpers.Errand(text, call.end, done, True, helpers.LONG))
+
+    def _cancel(self, number, _payload):
+        self._pieces.pop(number, None)
+        call = self._calls.get(number)
+        if call is not None:
+            self.sender.forget(call)
+            self.close_call(call)
+
+    def _taken(self, number, payload):
+        call = self._calls.get(number)
+        if call is not None and len(payload) == 4:
+            call.credit += int.from_bytes(payload, "big")
+            if call.source is not None:
+                self.sender.enlist(call)
+
+    def _ping(self, _number, _payload):
+        self.sender.pong()
+
+    # -- helpers ---------------------------------------------------------------------------------------------------------
+
+    def _have_done(self, call, errand):
+        call.job = errand
+        call.at(call.end, lambda: self._too_late(call))
+        self._pool.send(errand)
+
+    def _pass_on(self, call, out, body):
+        if out:
+            call.source = records.Given(out)
+        self._answer(call, body)
+
+    def _too_late(self, call):
+        raise Fault("internal", "%s was not done by its deadline, and nobody waits for it any more" % call.header.get("op"), "ask what became of it")
+
+    def step(self, call, header, then):
+        """Have a helper do one step of a call; `then` goes on with the answer."""
+        def done(_out, body):
+            answer = fastjson.loads(body)
+            if answer["ok"]:
+                self.guard(call, lambda: then(answer))
+            else:
+                self._fail(call, Fault(**answer["error"]))
+        self._have_done(call, helpers.Errand(files.to_json(header), call.end, done, True, helpers.STEP))
+
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def _answer(self, call, body):
+        """Send an answer; the call is over when it is out."""
+        if call.source is None and self.sender.answer(call.ref, body):
+            self.close_call(call)
+            return
+        call.put(body)
+        self.sender.enlist(call)
+
+    def finish(self, call, result):
+        """Answer with what `result()` gives."""
+        self._answer(call, self.composed(call, result))
+
+    def composed(self, call, result):
+        try:
+            return link.body(result())
+        except Exception as error:
+            return duties.failure(error, call.header)
+
+    def guard(self, call, function):
+        """Whatever goes wrong is this call's own affair."""
+        try:
+            function()
+        except Exception as error:
+            self._fail(call, error)
+
+    def _fail(self, call, error):
+        if call.source is not None:
+            call.source.close()
+            call.source = None
+        self._answer(call, duties.failure(error, call.header))
+
+    def close_call(self, call):
+        """It is answered, or nobody waits for it any more."""
+        if self._calls.pop(call.ref, None) is None:
+            return
+        # With no ring of references left it is gone at once, with all that was read for it.
+        call.due = call.on_due = call.answer = None
+        if call.source is not None:
+            call.source.close()
+            call.source = None
+        job, call.job = call.job, None
+        if isinstance(job, helpers.Errand):
+            self._pool.cancel(job)
+        elif job is not None:
+            job.drop()
+        if not self._calls and self._due is not None:
+            self._due = None
+            self._loop.cancel("due")
+
+    # -- time ------------------------------------------------------------------------------------------------------------
+
+    def expect(self, when):
+        """One timer for all calls: at the first moment of any."""
+        if self._due is None or when < self._due:
+            self._due = when
+            self._loop.at("due", when, self._overdue)
+
+    def _overdue(self):
+        self._due = None
+        now = time.monotonic()
+        for call in list(self._calls.values()):
+            if call.due is not None and call.due <= now:
+                call.due, function = None, call.on_due
+                self.guard(call, function)
+        for call in self._calls.values():
+            if call.due is not None:
+                self.expect(call.due)
+
+
+def wake(header):
+    """How we hear of what happens: tried out, as far as it can be before a kernel is known."""
+    bases = place.existing_bases(header)
+    return osdep.wake_word(doctor.has_fifo(bases[0]) if bases else hasattr(os, "mkfifo"), doctor.has_pidfd())
+
+
+def serve(header, stdin, modules, answer):
+    """The operation: says hello, and never comes back."""
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    answer.finish({"courier": {"pid": os.getpid(), "python": launch.python_path(), "wake": wake(header), "window": channel.WINDOW}})
+    signal.alarm(0)
+    # What came in one piece with the header waits in the buffer, and the descriptor will not give it again.
+    os.set_blocking(0, False)
+    ahead = stdin.peek(1)
+    if hasattr(gc, "freeze"):  # 3.7
+        gc.freeze()
+    try:
+        Courier(header, modules).serve(ahead)
+    except BaseException as error:
+        # A defect of ours; the loader's answer would only disturb the frames. The host sees a stream that ends.
+        os.write(2, ("farcell: the courier failed: %s\n" % duties.internal(error).message).encode("utf-8", "backslashreplace"))
+        os._exit(99)
+    os._exit(0)

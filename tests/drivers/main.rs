@@ -1,0 +1,92 @@
+//! The conformance suite over every driver that comes with farcell, each case of each driver a test of its own; and what only some of them have.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+mod falling_back;
+mod lane;
+mod mixed;
+mod wrapped;
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::Duration;
+
+use farcell::local::LocalConnector;
+use farcell::{Connector, Drivers, FileCellDriver, LinkChoice, Target};
+use farcell_conformance::{Subject, kernel_cases, transport_cases};
+use libtest_mimic::{Arguments, Trial};
+
+/// The name that tests carry, the target, and the drivers that lead to it.
+type Row = (&'static str, &'static str, fn() -> Drivers);
+
+/// What is tested. Streams are taken where there is no other word.
+fn targets() -> Vec<Row> {
+    vec![
+        ("local", "local:", farcell::drivers),
+        ("local_exec", "local:", exec_only),
+        ("exec", "exec:env FARCELL_PREFIX=1", farcell::drivers),
+        ("exec_quote", "exec+quote:sh -c", farcell::drivers),
+        ("stdio", "stdio:", farcell::drivers),
+    ]
+}
+
+fn exec_only() -> Drivers {
+    Drivers::new().with(FileCellDriver::new(LocalConnector::default()).links(LinkChoice::ExecOnly))
+}
+
+/// How long a case may take before it counts as hung.
+const BOUND: Duration = Duration::from_secs(120);
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for (name, target, drivers) in targets() {
+        let target: Target = target.parse().unwrap();
+        for case in kernel_cases() {
+            let target = target.clone();
+            let title = format!("{name}::{}", case.name);
+            trials.push(Trial::test(title, move || {
+                let subject = Subject::new(drivers(), target.clone());
+                bounded(checked(&subject, (case.check)(&subject)));
+                Ok(())
+            }));
+        }
+        if target.scheme() == "stdio" || name == "local_exec" {
+            continue;
+        }
+        for case in transport_cases() {
+            let target = target.clone();
+            trials.push(Trial::test(format!("{name}::transport::{}", case.name), move || {
+                bounded(async {
+                    let connection = LocalConnector::default().connect(&target).await.unwrap();
+                    (case.check)(connection.transport).await;
+                });
+                Ok(())
+            }));
+        }
+    }
+    trials.extend(lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()));
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Sees to it that a subject leaves nothing, also where a check fails.
+async fn checked(subject: &Subject, check: impl Future<Output = ()>) {
+    let outcome = futures_util::FutureExt::catch_unwind(AssertUnwindSafe(check)).await;
+    subject.clean_up().await;
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+}
+
+/// A test of its own.
+fn trial(name: &str, work: impl AsyncFnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        bounded(work());
+        Ok(())
+    })
+}
+
+fn bounded(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(BOUND, work).await.expect("the case hangs") });
+    // The tasks of dropped kernels see to it that their children end.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+}
