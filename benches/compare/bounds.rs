@@ -1,8 +1,8 @@
 //! What farcell has to reach, and whether it does. A ratio is one of medians, of rows of the same run.
 
+use crate::lanes::FLOOR;
 use crate::places::ROUND_TRIP_MS;
 use crate::report::Report;
-use crate::side::FLOOR;
 use crate::{bulk, crowd, flight, many, rate, spawn, warm};
 
 const POLLED: &str = "polled protocol";
@@ -44,10 +44,10 @@ fn warm_cells(report: &mut Report) {
     }
 }
 
-/// No peer is quicker. execnet, which keeps nothing, has a bound of its own where there is a connection.
+/// No peer is quicker, but for execnet, which is the floor in other words and has bounds of its own.
 fn faster_than_all(report: &mut Report, target: &str, system: &str) {
     let own = p50(report, warm::MEASURE, target, system);
-    let excused = |peer: &str| NO_PEERS.contains(&peer) || (EXECNET.contains(&peer) && target != "local");
+    let excused = |peer: &str| NO_PEERS.contains(&peer) || EXECNET.contains(&peer);
     let rows = report.rows().iter().filter(|r| r.measure == warm::MEASURE && r.target == target);
     let peers = rows.filter(|r| !r.system.starts_with("farcell") && !excused(&r.system));
     let quickest =

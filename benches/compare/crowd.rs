@@ -7,10 +7,11 @@ use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
 use crate::farcell_side::{self, Host};
+use crate::fixtures::Base;
 use crate::options::Options;
 use crate::report::{Report, Row};
 use crate::side::Done;
-use crate::{Result, fixtures, procfs, work};
+use crate::{Result, procfs, work};
 
 pub(crate) const MEASURE: &str = "memory of the host per kernel";
 pub(crate) const SYSTEM: &str = "farcell local:";
@@ -57,14 +58,14 @@ fn in_fresh_process(kernels: usize, targets: usize, python: &str) -> Result<Valu
 
 /// What that process does: has that many kernels, has run a cell in each, and prints its memory before and after.
 pub(crate) fn be_the_host(kernels: usize, targets: usize, python: &str) -> Result<()> {
-    let base = fixtures::base_directory()?;
+    let base = Base::make()?;
     let host = Host::new("local:", python, None)?;
     let before = procfs::own_memory()?;
     let outcome = host.runtime.block_on(async {
         let sessions = (0..kernels)
             .map(|n| {
-                let directory = base.path().join((n % targets).to_string());
-                host.session_on(&format!("local:?dir={}", directory.display()), &format!("crowd-{n}"))
+                let target = format!("local:?dir={}/{}", base.path, n % targets);
+                host.session_on(&target, &format!("crowd-{n}"))
             })
             .collect::<Done<Vec<Session>>>()?;
         for some in sessions.chunks(AT_ONCE) {

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::Result;
 use crate::options::{Measure, Options};
@@ -18,7 +18,7 @@ pub(crate) struct Fixtures {
     places: Vec<Place>,
     // Dropped in this order: what leads to something ends before it.
     _services: Vec<Service>,
-    _bases: Vec<TempDir>,
+    _bases: Vec<Base>,
 }
 
 impl Fixtures {
@@ -89,10 +89,29 @@ impl Fixtures {
     }
 
     fn base(&mut self) -> Result<String> {
-        let base = base_directory()?;
-        let path = base.path().display().to_string();
+        let base = Base::make()?;
+        let path = base.path.clone();
         self._bases.push(base);
         Ok(path)
+    }
+}
+
+/// A directory for kernels like the one that farcell would take: in memory where there is such a place. It goes with this program, and its kernels with it.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) path: String,
+    _remover: Service,
+}
+
+impl Base {
+    pub(crate) fn make() -> Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let path = tempfile::Builder::new().prefix("farcell-compare-").tempdir_in(parent)?.keep();
+        let path = path.display().to_string();
+        let mut remover = Command::new("sh");
+        remover.args(["-c", r#"echo '{}'; cat >/dev/null; rm -rf "$1""#, "sh", &path]);
+        Ok(Base { path, _remover: Service::start(remover)?.0 })
     }
 }
 
@@ -106,7 +125,9 @@ struct Service {
 
 impl Service {
     fn start(mut command: Command) -> Result<(Self, Value)> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        // A group of its own: Ctrl-C ends us, and the end of its stdin ends it.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().ok_or("no stdout")?);
         let mut service = Service { child, stdin, stdout: BufReader::new(stdout) };
         let told = service.line()?;
@@ -131,13 +152,6 @@ impl Drop for Service {
         self.stdin = None;
         let _ = self.child.wait();
     }
-}
-
-/// A directory for kernels like the one that farcell would take: in memory where there is such a place.
-pub(crate) fn base_directory() -> Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    Ok(tempfile::Builder::new().prefix("farcell-compare-").tempdir_in(parent)?)
 }
 
 /// The process that a container began with.

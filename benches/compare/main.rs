@@ -22,6 +22,7 @@ mod farcell_side;
 mod fixtures;
 mod flight;
 mod floor;
+mod lanes;
 mod many;
 mod options;
 mod places;
@@ -36,12 +37,14 @@ mod warm;
 mod work;
 
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use self::fixtures::Fixtures;
+use self::lanes::Lanes;
 use self::options::{Measure, Options};
 use self::places::Place;
 use self::report::Report;
-use self::side::Lanes;
 
 /// What goes wrong in a benchmark only has to be told.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -66,6 +69,7 @@ fn run() -> Result<ExitCode> {
         crowd::be_the_host(kernels, targets, &options.python)?;
         return Ok(ExitCode::SUCCESS);
     }
+    say("fixtures");
     let fixtures = Fixtures::start(&options)?;
     let mut report = Report::default();
     for place in fixtures.places() {
@@ -73,7 +77,7 @@ fn run() -> Result<ExitCode> {
     }
     for measure in [Measure::Rate, Measure::Crowd] {
         if options.wants(measure) && options.wants_place("local") {
-            eprintln!("compare: {measure} …");
+            say(&format!("{measure}"));
             match measure {
                 Measure::Rate => rate::measure(&options, &mut report),
                 _ => crowd::measure(&options, &mut report),
@@ -96,10 +100,10 @@ fn run() -> Result<ExitCode> {
 fn compare_at(place: &Place, options: &Options, report: &mut Report) -> Result<()> {
     let shared = [Measure::Warm, Measure::Spawn, Measure::Output, Measure::Code, Measure::Many];
     if shared.into_iter().any(|measure| options.wants(measure)) {
-        eprintln!("compare: {}: connecting …", place.name);
+        say(&format!("{}: connecting", place.name));
         let mut lanes = Lanes::connect(place, options, report)?;
         for measure in shared.into_iter().filter(|measure| options.wants(*measure)) {
-            eprintln!("compare: {}: {measure} …", place.name);
+            say(&format!("{}: {measure}", place.name));
             match measure {
                 Measure::Warm => warm::measure(&mut lanes, options, report),
                 Measure::Spawn => spawn::measure(&mut lanes, options, report),
@@ -110,8 +114,15 @@ fn compare_at(place: &Place, options: &Options, report: &mut Report) -> Result<(
         }
     }
     if place.is_far() && options.wants(Measure::Flight) {
-        eprintln!("compare: {}: {} …", place.name, Measure::Flight);
+        say(&format!("{}: {}", place.name, Measure::Flight));
         flight::measure(place, options, report);
     }
     Ok(())
+}
+
+/// What is going on, and when it began: a full run takes long.
+fn say(what: &str) {
+    static STARTED: OnceLock<Instant> = OnceLock::new();
+    let passed = STARTED.get_or_init(Instant::now).elapsed().as_secs();
+    eprintln!("compare: {passed:>5} s  {what} …");
 }

@@ -1,9 +1,10 @@
 //! Many kernels of each side at once: what each takes of the target's memory, and a cell in one after the other.
 
+use crate::lanes::{Lane, Lanes};
 use crate::options::Options;
 use crate::places::Place;
 use crate::report::Report;
-use crate::side::{Done, KernelNumber, Lane, Lanes, Processes, Trouble};
+use crate::side::{Done, KernelNumber, Processes, Trouble};
 use crate::{fixtures, procfs};
 
 pub(crate) const ROBIN: &str = "many kernels in turns";
@@ -20,8 +21,7 @@ pub(crate) fn measure(lanes: &mut Lanes<'_>, options: &Options, report: &mut Rep
         kernels.push(spawned);
     }
     tell_memory(lanes, &memory, count, report);
-    let outcomes = lanes.in_turns(rounds, |side, lane| lane.side.count(&kernels[side].clone()?, 1));
-    lanes.tell(ROBIN, &outcomes, rounds, report);
+    lanes.compare(ROBIN, rounds, report, |side, lane| lane.side.count(&kernels[side].clone()?, 1));
     for (lane, kernels) in lanes.lanes.iter_mut().zip(kernels) {
         if let Err(trouble) = kernels.and_then(|kernels| lane.side.stop(&kernels)) {
             eprintln!("compare: {}: {trouble}", lane.system);

@@ -6,7 +6,7 @@ use farcell::{Cell, Session};
 use futures_util::future::try_join_all;
 
 use crate::farcell_side::{self, Host};
-use crate::fixtures;
+use crate::fixtures::Base;
 use crate::many;
 use crate::options::Options;
 use crate::report::{Report, Row};
@@ -46,8 +46,8 @@ pub(crate) fn measure(options: &Options, report: &mut Report) {
 /// Spawns per second in each round, and megabytes per kernel.
 fn spawn_all(options: &Options, count: usize) -> Done<(Vec<f64>, f64)> {
     let failed = |e: Box<dyn std::error::Error>| Trouble::Failed(e.to_string());
-    let base = fixtures::base_directory().map_err(failed)?;
-    let host = Host::new("local:", &options.python, base.path().to_str()).map_err(failed)?;
+    let base = Base::make().map_err(failed)?;
+    let host = Host::new("local:", &options.python, Some(&base.path)).map_err(failed)?;
     // The host is warm: one kernel has been there before.
     host.runtime.block_on(start(host.session("first")?))?;
     let (mut rates, mut megabytes) = (Vec::new(), 0.0);

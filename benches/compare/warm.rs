@@ -1,8 +1,9 @@
 //! A warm cell: what `x += 1` costs in a kernel that stands.
 
+use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::report::Report;
-use crate::side::{Done, Lanes};
+use crate::side::Done;
 
 pub(crate) const MEASURE: &str = "warm cell";
 const ROUNDS: usize = 30;
@@ -16,9 +17,9 @@ const QUICK_BATCH: (usize, usize) = (2, 20);
 pub(crate) fn measure(lanes: &mut Lanes<'_>, options: &Options, report: &mut Report) {
     let rounds = options.amount(ROUNDS, QUICK_ROUNDS);
     let batches = batches(lanes, options);
-    let outcomes =
-        lanes.in_turns(rounds, |side, lane| lane.side.count(&[lane.first], batches[side].clone()?));
-    lanes.tell(MEASURE, &outcomes, rounds, report);
+    lanes.compare(MEASURE, rounds, report, |side, lane| {
+        lane.side.count(&[lane.first], batches[side].clone()?)
+    });
 }
 
 /// How many cells of each side make a turn; finding out is the warming, too.

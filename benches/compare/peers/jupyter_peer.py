@@ -42,7 +42,8 @@ class Jupyter(Adapter):
     def spawn(self):
         kernel = Local() if self.target["kind"] == "local" else Far(self.target, self.ports)
         self.made.append(kernel)
-        kernel.client.start_channels()
+        # Without a heartbeat where it takes a while for the way to be there: the client would take the kernel for dead.
+        kernel.client.start_channels(hb=isinstance(kernel, Local))
         kernel.client.wait_for_ready(timeout=60)
         return kernel
 
