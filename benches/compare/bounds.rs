@@ -30,7 +30,10 @@ fn warm_cells(report: &mut Report) {
     }
     for target in ["local", "ssh", "docker", FAR] {
         for system in systems(target) {
-            faster_than_all(report, target, system);
+            // Far away all of them wait for the same round trip; that one has a bound below.
+            if target != FAR {
+                faster_than_all(report, target, system);
+            }
             tail(report, target, system);
         }
     }

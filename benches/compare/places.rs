@@ -46,7 +46,7 @@ impl Place {
 
     /// The same for the adapters.
     pub(crate) fn told_to_adapters(&self) -> Value {
-        let mut told = json!({ "python": self.python, "venv_python": self.venv_python });
+        let mut told = json!({ "python": self.python, "venv_python": self.venv_python, "base": self.base });
         match &self.way {
             Way::Local => told["kind"] = "local".into(),
             Way::Ssh { config, host } => {

@@ -100,6 +100,9 @@ class Far:
         self.client.load_connection_info({**info, **as_fields(here), "ip": address})
 
     def stop(self):
+        if self.process.poll() is not None:
+            # The way to it has gone, and it with the fixture that it was in.
+            return
         self.client.shutdown()
         self.client.stop_channels()
         self.process.stdin.close()

@@ -15,7 +15,7 @@ class Mitogen(Adapter):
         super().__init__(target)
         logging.getLogger("mitogen").setLevel(logging.ERROR)
         self.broker = mitogen.master.Broker()
-        self.router = mitogen.master.Router(self.broker, max_message_size=64 * 1048576)
+        self.router = mitogen.master.Router(self.broker)
         self.made = 0
 
     @staticmethod

@@ -5,8 +5,8 @@ it with one. The runner looks for requests every 0.2 s. Over ssh its commands sh
 """
 
 import json
-import os
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
@@ -51,7 +51,7 @@ class Polled(Adapter):
         return "as it was"
 
     def spawn(self):
-        directory = "/tmp/polled-" + uuid.uuid4().hex
+        directory = "%s/polled-%s" % (self.target.get("base") or "/tmp", uuid.uuid4().hex)
         self._step("mkdir -m 700 %s && cat > %s/runner.py" % (directory, directory), RUNNER)
         started = "cd %s && (exec nohup %s runner.py %s >log 2>&1 </dev/null & echo $! >pid)" % (directory, self.target["python"], directory)
         self._step(started)
@@ -72,12 +72,14 @@ class Polled(Adapter):
         self._step("kill $(cat %s/pid); rm -r %s" % (kernel["directory"], kernel["directory"]))
 
     def close(self):
-        for kernel in self.kernels:
-            if kernel is not None:
-                self.stop(kernel)
-        if self.control:
-            subprocess.run([*self._ssh(), "-O", "exit", self.target["host"]], stderr=subprocess.DEVNULL)
-            os.rmdir(self.control)
+        try:
+            for kernel in self.kernels:
+                if kernel is not None:
+                    self.stop(kernel)
+        finally:
+            if self.control:
+                subprocess.run([*self._ssh(), "-O", "exit", self.target["host"]], stderr=subprocess.DEVNULL)
+                shutil.rmtree(self.control, ignore_errors=True)
 
     def _ssh(self):
         return ["ssh", "-F", self.target["config"], "-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-S", self.control + "/s"]
