@@ -42,7 +42,7 @@ pub(crate) struct Lanes<'a> {
     hurry: Option<Duration>,
 }
 
-const QUICK: Duration = Duration::from_secs(5);
+const QUICK: Duration = Duration::from_secs(3);
 
 /// The first kernel of a side, with all that it takes to get there.
 const FIRST: &str = "first kernel";

@@ -38,13 +38,16 @@ mod work;
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::fixtures::Fixtures;
 use self::lanes::Lanes;
 use self::options::{Measure, Options};
 use self::places::Place;
 use self::report::Report;
+
+/// When a quick look begins nothing more.
+const QUICK: Duration = Duration::from_secs(240);
 
 /// What goes wrong in a benchmark only has to be told.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -69,15 +72,14 @@ fn run() -> Result<ExitCode> {
         crowd::be_the_host(kernels, targets, &options.python)?;
         return Ok(ExitCode::SUCCESS);
     }
-    say("fixtures");
+    say("fixtures …");
     let fixtures = Fixtures::start(&options)?;
     let mut report = Report::default();
     for place in fixtures.places() {
         compare_at(place, &options, &mut report)?;
     }
     for measure in [Measure::Rate, Measure::Crowd] {
-        if options.wants(measure) && options.wants_place("local") {
-            say(&format!("{measure}"));
+        if options.wants(measure) && options.wants_place("local") && begin(&options, &measure.to_string()) {
             match measure {
                 Measure::Rate => rate::measure(&options, &mut report),
                 _ => crowd::measure(&options, &mut report),
@@ -98,12 +100,17 @@ fn run() -> Result<ExitCode> {
 
 /// All sides meet at one place, one measure after the other.
 fn compare_at(place: &Place, options: &Options, report: &mut Report) -> Result<()> {
-    let shared = [Measure::Warm, Measure::Spawn, Measure::Output, Measure::Code, Measure::Many];
-    if shared.into_iter().any(|measure| options.wants(measure)) {
-        say(&format!("{}: connecting", place.name));
+    let mut shared = vec![Measure::Warm, Measure::Spawn, Measure::Output, Measure::Code, Measure::Many];
+    if place.is_far() && options.quick {
+        shared = vec![Measure::Warm, Measure::Output];
+    }
+    shared.retain(|measure| options.wants(*measure));
+    if !shared.is_empty() && begin(options, &format!("{}: connecting", place.name)) {
         let mut lanes = Lanes::connect(place, options, report)?;
-        for measure in shared.into_iter().filter(|measure| options.wants(*measure)) {
-            say(&format!("{}: {measure}", place.name));
+        for measure in shared {
+            if !begin(options, &format!("{}: {measure}", place.name)) {
+                continue;
+            }
             match measure {
                 Measure::Warm => warm::measure(&mut lanes, options, report),
                 Measure::Spawn => spawn::measure(&mut lanes, options, report),
@@ -113,16 +120,28 @@ fn compare_at(place: &Place, options: &Options, report: &mut Report) -> Result<(
             }
         }
     }
-    if place.is_far() && options.wants(Measure::Flight) {
-        say(&format!("{}: {}", place.name, Measure::Flight));
+    if place.is_far() && options.wants(Measure::Flight) && begin(options, &format!("{}: flight", place.name))
+    {
         flight::measure(place, options, report);
     }
     Ok(())
 }
 
-/// What is going on, and when it began: a full run takes long.
+/// Whether there is time for it: a quick look ends within five minutes on a busy machine, too.
+fn begin(options: &Options, what: &str) -> bool {
+    let in_time = !options.quick || passed() < QUICK;
+    let outcome = if in_time { "…" } else { "is left out: it is getting late for a quick look" };
+    say(&format!("{what} {outcome}"));
+    in_time
+}
+
+/// Says what is going on, and since when: a full run takes long.
 fn say(what: &str) {
+    eprintln!("compare: {:>5} s  {what}", passed().as_secs());
+}
+
+/// How long it has been going on.
+fn passed() -> Duration {
     static STARTED: OnceLock<Instant> = OnceLock::new();
-    let passed = STARTED.get_or_init(Instant::now).elapsed().as_secs();
-    eprintln!("compare: {passed:>5} s  {what} …");
+    STARTED.get_or_init(Instant::now).elapsed()
 }

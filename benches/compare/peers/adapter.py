@@ -69,17 +69,18 @@ class Adapter:
     """A peer. Subclasses say how it connects, spawns, runs and ends; what is measured stands here."""
 
     work = PythonWork
-    container = None
     note = ""
 
     def __init__(self, target):
         """Get as far as the peer gets once for a target, before any kernel."""
         self.target = target
+        # The container whose numbers `pids` tells, if it is in one.
+        self.container = target.get("container")
         self.kernels = []
         self.counts = []
 
-    @staticmethod
-    def version():
+    def version(self):
+        """What is compared with."""
         raise NotImplementedError
 
     def spawn(self):

@@ -1,12 +1,12 @@
 """No peer but the floor: a pipe to a Python that executes what comes and says so, without output, errors or anything else."""
 
 import pathlib
-import platform
 import shlex
 import subprocess
 
 from adapter import Adapter, Cannot, serve
 
+VERSION = "import platform; print(platform.python_version())"
 CHILD = (pathlib.Path(__file__).parent / "child.py").read_text()
 
 
@@ -21,9 +21,8 @@ def command(target, python_arguments):
 
 
 class Bare(Adapter):
-    @staticmethod
-    def version():
-        return platform.python_version()
+    def version(self):
+        return subprocess.check_output(command(self.target, ["-c", VERSION]), stdin=subprocess.DEVNULL, text=True).strip()
 
     def spawn(self):
         return subprocess.Popen(command(self.target, ["-c", CHILD]), stdin=subprocess.PIPE, stdout=subprocess.PIPE)

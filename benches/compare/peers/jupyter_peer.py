@@ -32,7 +32,6 @@ class Jupyter(Adapter):
         if target["kind"] == "ssh":
             self.note = "its five ports forwarded by the ssh that starts it"
         elif target["kind"] == "docker":
-            self.container = target["container"]
             self.note = "its five ports at the container's address"
 
     @staticmethod

@@ -28,7 +28,6 @@ class LlmSandbox(Adapter):
         if target["kind"] != "docker":
             raise Cannot("it runs code in containers only (docker, podman, kubernetes); its local backends keep no interpreter")
         logging.disable(logging.WARNING)
-        self.container = target["container"]
         subprocess.run(["docker", "exec", "-i", self.container, "sh"], input=PREPARE, text=True, check=True)
         self.made = 0
 
