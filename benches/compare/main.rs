@@ -1,7 +1,7 @@
 //! farcell side by side with what else runs Python elsewhere: all sides in turns, in one run, on one machine.
 //!
 //! ```text
-//! cargo bench --bench compare                       all of it, about an hour
+//! cargo bench --bench compare                       all of it, more than an hour
 //! cargo bench --bench compare -- --quick            a look, within five minutes
 //! cargo bench --bench compare -- --json FILE --svg FILE
 //! cargo bench --bench compare -- --check            exit status 1 where a bound is missed

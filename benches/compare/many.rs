@@ -12,7 +12,7 @@ pub(crate) const MEMORY: &str = "memory per kernel";
 
 pub(crate) fn measure(lanes: &mut Lanes<'_>, options: &Options, report: &mut Report) {
     let count = options.amount(50, 2);
-    let rounds = options.amount(6, 1);
+    let rounds = options.amount(3, 1);
     let mut kernels: Vec<Done<Vec<KernelNumber>>> = Vec::new();
     let mut memory: Vec<Done<u64>> = Vec::new();
     for lane in &mut lanes.lanes {

@@ -1,7 +1,7 @@
 """The polled protocol that farcell's design started from: request and reply are files, each step is a command, and both sides look again after a while.
 
-The host ships a request by one command (under another name, then renamed), looks for the reply with a command every 0.5 s, reads it with one and removes
-it with one. The runner looks for requests every 0.2 s. Over ssh its commands share a connection, as its users' did.
+The host ships a request by one command (under another name, then renamed), looks for the reply with a command every 0.5 s, first after 0.5 s, reads it
+with one and removes it with one. The runner looks for requests every 0.2 s. Over ssh its commands share a connection, as its users' did.
 """
 
 import json
@@ -62,6 +62,7 @@ class Polled(Adapter):
         place = "%s/%%s_%06d.json" % (kernel["directory"], kernel["number"])
         request, reply = place % "req", place % "res"
         self._step("cat > %s.tmp && mv %s.tmp %s" % (request, request, request), json.dumps({"code": code}))
+        time.sleep(HOST_POLL)
         while self._step("test -e %s" % reply, check=False).returncode != 0:
             time.sleep(HOST_POLL)
         answer = self._step("cat %s" % reply).stdout
