@@ -3,24 +3,44 @@
 //! This one runs commands in a directory of its own with a lowered priority, under the scheme `nice:`. The whole conformance suite runs over it.
 //!
 //! `cargo run --example custom_transport`
-#![allow(clippy::print_stdout, reason = "an example")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example")]
 
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use farcell::bytes::Bytes;
 use farcell::{
-    Capabilities, Command, Connection, Connector, Drivers, Ended, Error, ErrorKind, FileCellDriver, Instant,
-    Output, Result, Step, Target, Transport,
+    Capabilities, ClosesOnShutdown, Command, Connection, Connector, Drivers, Duplex, Ended, Error, ErrorKind,
+    FileCellDriver, Instant, LinkChoice, Output, Result, Running, Step, Target, Transport,
 };
 use farcell_conformance::{Subject, kernel_cases, transport_cases};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStderr};
 
 /// The way to one target.
 #[derive(Debug)]
 struct NiceTransport {
     target: Target,
+}
+
+impl NiceTransport {
+    /// Starts a command. Only before it has started is it certain that nothing has reached the target.
+    fn start(&self, command: &Command) -> Result<Child> {
+        tokio::process::Command::new("nice")
+            .args(["-n", "5"])
+            .args(command.argv())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|e| self.failed(&e).at(Step::Connect))
+    }
+
+    fn failed(&self, e: &std::io::Error) -> Error {
+        Error::new(ErrorKind::Transport, format!("nice: {e}")).on(&self.target)
+    }
 }
 
 #[async_trait::async_trait]
@@ -30,23 +50,11 @@ impl Transport for NiceTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new()
+        Capabilities::new().opens(true)
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
-        let failed =
-            |e: std::io::Error| Error::new(ErrorKind::Transport, format!("nice: {e}")).on(&self.target);
-        // Only before the command has started is it certain that nothing has reached the target.
-        let not_started = |e| failed(e).at(Step::Connect);
-        let [shell, flag, script] = command.argv();
-        let mut child = tokio::process::Command::new("nice")
-            .args(["-n", "5", shell, flag, script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(not_started)?;
+        let mut child = self.start(command)?;
         let mut group = Group(child.id());
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
@@ -73,13 +81,57 @@ impl Transport for NiceTransport {
             return Err(Error::new(ErrorKind::Deadline, "the command did not end in time").on(&self.target));
         };
         group.0 = None;
-        out.and(err).map_err(failed)?;
-        let ended = status.map_err(failed)?.code().map_or(Ended::Unknown, Ended::Exit);
+        out.and(err).map_err(|e| self.failed(&e))?;
+        let ended = status.map_err(|e| self.failed(&e))?.code().map_or(Ended::Unknown, Ended::Exit);
         Ok(Output::new(ended, stdout, stderr))
+    }
+
+    // All that speaks for streams: without this, and without `opens` above, the rest works as well, each step as a command.
+    async fn open(&self, command: &Command, _: Instant) -> Result<Duplex> {
+        let mut child = self.start(command)?;
+        let group = Group(child.id());
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(Error::new(ErrorKind::Local, "the child has no pipes").on(&self.target));
+        };
+        let said = Arc::new(Mutex::new(Vec::new()));
+        tokio::spawn(listen(stderr, Arc::clone(&said)));
+        Ok(Duplex::new(
+            ClosesOnShutdown::new(stdin),
+            stdout,
+            NiceCommand { _group: group, _child: child, said },
+        ))
+    }
+}
+
+/// A command that is kept open. Dropped, it is killed, and tokio waits for it.
+#[derive(Debug)]
+struct NiceCommand {
+    _group: Group,
+    _child: Child,
+    said: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Running for NiceCommand {
+    fn stderr(&self) -> Bytes {
+        Bytes::copy_from_slice(&self.said.lock().unwrap())
+    }
+}
+
+/// Reads a command's stderr, which it must never have to wait for, and keeps the end of it.
+async fn listen(mut stderr: ChildStderr, said: Arc<Mutex<Vec<u8>>>) {
+    let mut piece = [0; 4096];
+    while let Ok(n @ 1..) = stderr.read(&mut piece).await {
+        let mut said = said.lock().unwrap();
+        said.extend_from_slice(&piece[..n]);
+        let surplus = said.len().saturating_sub(65_536);
+        said.drain(..surplus);
     }
 }
 
 /// Ends a command with all that it has started, when the deadline passes or the caller loses interest.
+#[derive(Debug)]
 struct Group(Option<u32>);
 
 impl Drop for Group {
@@ -124,12 +176,14 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         (case.check)(Arc::clone(&transport)).await;
         println!("transport: {}", case.name);
     }
-    let drivers = Drivers::new().with(FileCellDriver::new(NiceConnector));
-    for case in kernel_cases() {
-        let subject = Subject::new(drivers.clone(), target.clone());
-        (case.check)(&subject).await;
-        subject.clean_up().await;
-        println!("kernel: {}", case.name);
+    for links in [LinkChoice::Best, LinkChoice::ExecOnly] {
+        let drivers = Drivers::new().with(FileCellDriver::new(NiceConnector).links(links));
+        for case in kernel_cases() {
+            let subject = Subject::new(drivers.clone(), target.clone());
+            (case.check)(&subject).await;
+            subject.clean_up().await;
+            println!("kernel, {links:?}: {}", case.name);
+        }
     }
     Ok(())
 }

@@ -16,8 +16,6 @@ const FIRST: &str = "x = 0";
 const CODE: &str = "x += 1";
 /// How many cells of one side before it is another's turn.
 const BATCH: usize = 50;
-/// The same where every cell is a command, which takes much longer.
-const BATCH_OF_COMMANDS: usize = 4;
 /// How many times as long as the bare pipe a cell on `stdio:` may take.
 const BOUND: f64 = 3.0;
 
@@ -31,7 +29,6 @@ trait Side {
 struct Lane {
     target: &'static str,
     system: &'static str,
-    batch: usize,
     /// The place of the bare pipe that has the same kind of runtime.
     floor: usize,
     side: Box<dyn Side>,
@@ -57,13 +54,14 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<()> {
             1,
             FarcellSide::start(host::two_workers()?, "local:", python)?,
         ),
+        farcell("local:", "farcell, 1 thread", 3, FarcellSide::start(host::one_thread()?, "local:", python)?),
     ];
     for lane in &mut lanes {
-        lane.side.run(lane.batch, &mut Samples::default())?;
+        lane.side.run(BATCH, &mut Samples::default())?;
     }
     for _ in 0..options.rounds(60, 10) {
         for lane in &mut lanes {
-            lane.side.run(lane.batch, &mut lane.took)?;
+            lane.side.run(BATCH, &mut lane.took)?;
         }
     }
     for lane in &lanes {
@@ -83,12 +81,11 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 fn bare(system: &'static str, floor: usize, side: impl Side + 'static) -> Lane {
-    Lane { target: "pipe", system, batch: BATCH, floor, side: Box::new(side), took: Samples::default() }
+    Lane { target: "pipe", system, floor, side: Box::new(side), took: Samples::default() }
 }
 
 fn farcell(target: &'static str, system: &'static str, floor: usize, side: FarcellSide) -> Lane {
-    let batch = if target == "local:" { BATCH_OF_COMMANDS } else { BATCH };
-    Lane { target, system, batch, floor, side: Box::new(side), took: Samples::default() }
+    Lane { target, system, floor, side: Box::new(side), took: Samples::default() }
 }
 
 /// The bare pipe without a runtime.

@@ -1,6 +1,7 @@
 //! `farcell doctor`: is a target fit for kernels, what is missing, and what to do about it.
 
 use farcell::Result;
+use farcell::link::Carrier;
 use serde_json::{Value, json};
 
 use super::context::Context;
@@ -41,7 +42,8 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
     let dir = named.and_then(|n| n.dir.as_deref());
     let python = args.python.as_deref().or_else(|| named.and_then(|n| n.python.as_deref()));
     let diagnosis = driver.doctor(&target, dir, python).await?;
-    let findings = findings(&diagnosis.facts, diagnosis.round_trip_ms);
+    let mut findings = findings(&diagnosis.facts, diagnosis.round_trip_ms);
+    findings.insert(0, carrier(&diagnosis.carrier));
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
     if context.json {
         output::document(&json!({
@@ -72,6 +74,18 @@ fn document(finding: &Finding) -> Value {
         Verdict::Bad => "bad",
     };
     json!({"what": finding.what, "verdict": verdict, "told": finding.told, "remedy": finding.remedy})
+}
+
+/// How steps get there: what makes cells quick or slow.
+fn carrier(carrier: &Carrier) -> Finding {
+    let (verdict, told) = match carrier {
+        Carrier::Commands { why } => {
+            (Verdict::Less, format!("each step is a command of its own, which takes longer: {why}"))
+        }
+        Carrier::Stream => (Verdict::Good, "a stream that is kept open".to_owned()),
+        _ => (Verdict::Good, "the pipes of a child process".to_owned()),
+    };
+    Finding { what: "link", verdict, told, remedy: None }
 }
 
 fn findings(facts: &Value, round_trip_ms: f64) -> Vec<Finding> {

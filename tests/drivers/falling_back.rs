@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use farcell::{Capabilities, Cell, LinkChoice, NoEvents, Session, Status, Target};
+use farcell::{Capabilities, Cell, Event, LinkChoice, NoEvents, Session, Status, Target};
 use farcell_conformance::Subject;
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wrapped::World;
 use crate::{checked, trial};
@@ -39,7 +40,7 @@ fn subject(world: &Arc<World>, links: LinkChoice) -> Subject {
 /// Runs a cell that counts itself, and judges its reply.
 async fn count(session: &Session, n: usize, pause_ms: u64) {
     let code = format!(
-        "import time, builtins\nruns = builtins.__dict__.setdefault('runs', {{}})\nruns[{n}] = runs.get({n}, 0) + 1\n\
+        "import time\nruns = globals().setdefault('runs', {{}})\nruns[{n}] = runs.get({n}, 0) + 1\n\
          print('begin {n}', flush=True)\ntime.sleep({pause_ms} / 1000)\nprint('end {n}')\n{n} * 2"
     );
     let reply = session.run(&Cell::new(code), &NoEvents).await.unwrap();
@@ -50,7 +51,7 @@ async fn count(session: &Session, n: usize, pause_ms: u64) {
 
 /// Asserts that each of these cells ran once.
 async fn each_ran_once(session: &Session, numbers: impl Iterator<Item = usize>) {
-    let code = "import builtins, json; json.dumps(sorted(builtins.runs.items()))";
+    let code = "import json; json.dumps(sorted(runs.items()))";
     let reply = session.run(&Cell::new(code), &NoEvents).await.unwrap();
     let text = reply.result.unwrap()["text/plain"].as_str().unwrap().trim_matches('\'').to_owned();
     let runs: Vec<(usize, usize)> = serde_json::from_str(&text).unwrap();
@@ -179,12 +180,13 @@ fn answering(mark: &str) -> Vec<i32> {
     marked_processes(mark).into_iter().filter(|process| process.answers).map(|process| process.pid).collect()
 }
 
-fn signal(pid: i32, signal: rustix::process::Signal) {
+fn signal(pid: i32, signal: Signal) {
     // It may have ended by itself.
-    let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
 
 async fn killed_courier() {
+    const KILLS: usize = 5;
     let (mark, target) = marked("killed");
     let world = Arc::new(World::default());
     let subject = Subject::new(world.drivers(LinkChoice::Best), target);
@@ -193,29 +195,27 @@ async fn killed_courier() {
         for (s, session) in sessions.iter().enumerate() {
             count(session, s * 1000, 0).await;
         }
-        let began = Instant::now();
+        let is_over = AtomicBool::new(false);
+        let is_over = &is_over;
         let work = sessions.iter().enumerate().map(|(s, session)| async move {
             let mut n = 1;
-            while began.elapsed() < Duration::from_secs(6) {
+            while !is_over.load(SeqCst) {
                 count(session, s * 1000 + n, (n as u64 * 13) % 80).await;
                 n += 1;
             }
             each_ran_once(session, s * 1000..s * 1000 + n).await;
         });
-        let mut kills = 0;
         let kill = async {
-            while began.elapsed() < Duration::from_secs(5) {
-                tokio::time::sleep(Duration::from_millis(230)).await;
-                // Also such as are just being started, and commands that stand in for them.
-                for pid in answering(&mark) {
-                    signal(pid, rustix::process::Signal::KILL);
-                    kills += 1;
-                }
+            for round in 0..KILLS {
+                wait_until("another stream was opened", || world.counts().opened > round).await;
+                // Sooner or later in its life, and in that of the cells on it.
+                tokio::time::sleep(Duration::from_millis(20 + 70 * round as u64)).await;
+                // Perhaps also a command that stands in for it.
+                answering(&mark).into_iter().for_each(|pid| signal(pid, Signal::KILL));
             }
+            is_over.store(true, SeqCst);
         };
         tokio::join!(futures_util::future::join_all(work), kill);
-        let counts = world.counts();
-        assert!(kills >= 3 && counts.opened >= 3, "{kills} kills, {counts:?}");
     })
     .await;
 }
@@ -224,23 +224,39 @@ async fn stopped_courier() {
     let (mark, target) = marked("stopped");
     let world = Arc::new(World::default());
     let subject = Subject::new(world.drivers(LinkChoice::Best), target);
+    let dir = tempfile::tempdir().unwrap();
     checked(&subject, async {
         let session = subject.session("a");
         count(&session, 0, 0).await;
         let couriers = answering(&mark);
         assert_eq!((couriers.len(), world.counts().opened), (1, 1));
-        let stop = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            signal(couriers[0], rustix::process::Signal::STOP);
+        let go_on = dir.path().join("go-on");
+        let code = format!(
+            "import time, os\nruns[1] = runs.get(1, 0) + 1\nprint('begun', flush=True)\nwhile not os.path.exists({go_on:?}):\n    time.sleep(0.01)\n'over'"
+        );
+        let stop = |event: Event| {
+            if matches!(&event, Event::Output { text, .. } if text == "begun\n") {
+                signal(couriers[0], Signal::STOP);
+                std::fs::write(&go_on, "").unwrap();
+            }
         };
         let began = Instant::now();
-        tokio::join!(count(&session, 1, 1000), stop);
+        let reply = session.run(&Cell::new(code), &stop).await.unwrap();
+        assert_eq!((reply.status, reply.stdout.as_str()), (Status::Ok, "begun\n"), "{reply:#?}");
         let took = began.elapsed();
-        assert!(took > Duration::from_secs(5) && took < Duration::from_secs(30), "{took:?}");
+        assert!(took > Duration::from_secs(5) && took < PATIENCE, "{took:?}");
         each_ran_once(&session, 0..2).await;
         assert!(!answering(&mark).contains(&couriers[0]), "it was not left behind");
     })
     .await;
+}
+
+async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 async fn nothing_left() {
@@ -254,11 +270,10 @@ async fn nothing_left() {
     assert_eq!((answering(&mark).len(), world.running.load(SeqCst)), (1, 1));
     assert!(tasks() > before);
     drop(subject);
-    let began = Instant::now();
-    while !marked_processes(&mark).is_empty() || world.running.load(SeqCst) > 0 || tasks() > before {
-        assert!(began.elapsed() < PATIENCE, "a courier, its pipes or a task outlived the link");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_until("the courier, its pipes and its task are gone", || {
+        marked_processes(&mark).is_empty() && world.running.load(SeqCst) == 0 && tasks() <= before
+    })
+    .await;
 }
 
 async fn few_channels() {
@@ -295,9 +310,7 @@ async fn control_has_a_channel() {
         let began = Instant::now();
         let cell = Cell::new("import time; time.sleep(600)");
         let interrupt = async {
-            while world.running.load(SeqCst) < 1 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            wait_until("the first cell has its place", || world.running.load(SeqCst) > 0).await;
             // It waits for the one place that cells have, behind the first.
             let second = count(&two, 1, 0);
             let interrupt = async {

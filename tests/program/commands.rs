@@ -143,10 +143,11 @@ fn doctor_says_whether_a_target_is_fit() {
     assert!(found["round_trip_ms"].as_f64().unwrap() > 0.0);
     let whats: Vec<_> =
         found["findings"].as_array().unwrap().iter().map(|f| f["what"].as_str().unwrap()).collect();
-    for what in ["python", "directory", "wake-up", "lock", "processes"] {
+    for what in ["link", "python", "directory", "wake-up", "lock", "processes"] {
         assert!(whats.contains(&what), "{what} is not among {whats:?}");
     }
-    assert!(farcell.ok(&["doctor", &base]).contains("wake-up"));
+    let told = farcell.ok(&["doctor", &base]);
+    assert!(told.contains("wake-up") && told.contains("a stream that is kept open"), "{told}");
     assert_eq!(farcell.farcell(&["doctor", "exec:false"]).code, Some(125));
     assert_eq!(farcell.farcell(&["doctor", "stdio:"]).code, Some(0));
 }

@@ -102,7 +102,7 @@ fn a_full_disk_loses_no_reply() {
         std::fs::write(small.join("filler"), vec![0; 4 << 20]).unwrap_err();
         let reply = farcell.json(&["run", "--on", &on, "print('z' * 1000); x + 1"]);
         if reply["status"] == "refused" {
-            assert!(reply["error"]["message"].as_str().unwrap().contains("full"), "{reply:#}");
+            assert!(reply["error"]["message"].as_str().unwrap().contains("no room"), "{reply:#}");
         } else {
             assert_eq!(reply["result"]["text/plain"], "2", "{reply:#}");
         }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use farcell_core::{ClosesOnShutdown, Duplex, Error, ErrorKind, Result, Running, Step};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr};
-use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
-use crate::process::{self, Group, LAST_WORDS, Tail};
+use crate::process::{self, Group, Tail};
 
 /// Starts a command that runs until what is returned is dropped, or until it ends by itself.
 pub(crate) fn open(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> Result<Duplex> {
@@ -20,17 +20,19 @@ pub(crate) fn open(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> R
         return Err(Error::new(ErrorKind::Local, "the child process has no pipes").at(Step::Connect));
     };
     let said = Arc::new(Mutex::new(Tail::default()));
-    let (wanted, dropped) = oneshot::channel();
-    tokio::spawn(Keeper { group, child }.keep(stderr, Arc::clone(&said), dropped));
-    Ok(Duplex::new(ClosesOnShutdown::new(stdin), stdout, OpenChild { said, _wanted: wanted }))
+    let listening = tokio::spawn(listen(stderr, Arc::clone(&said)));
+    let child = OpenChild { _group: group, _child: child, said, listening };
+    Ok(Duplex::new(ClosesOnShutdown::new(stdin), stdout, child))
 }
 
-/// What its user holds of the child.
+/// What its user holds of the child. It is not waited for as long as it is held, so that its number, and that of its group, is nobody else's.
 #[derive(Debug)]
 struct OpenChild {
+    // Dropped in this order: killed, then left to the runtime to be waited for.
+    _group: Group,
+    _child: Child,
     said: Arc<Mutex<Tail>>,
-    /// Dropping it ends the child.
-    _wanted: oneshot::Sender<()>,
+    listening: JoinHandle<()>,
 }
 
 impl Running for OpenChild {
@@ -39,41 +41,15 @@ impl Running for OpenChild {
     }
 }
 
-/// What ends with its task. The group goes first: it must not outlive the child that its number stands for.
-struct Keeper {
-    group: Group,
-    child: Child,
-}
-
-impl Keeper {
-    /// Listens to stderr and waits until nobody wants the child any more, or until it ends; then sees to it that all of its group does.
-    async fn keep(mut self, stderr: ChildStderr, said: Arc<Mutex<Tail>>, dropped: oneshot::Receiver<()>) {
-        let ended = async {
-            let listening = listen(stderr, &said);
-            tokio::pin!(listening);
-            tokio::select! {
-                // It may close its stderr and live on.
-                () = &mut listening => { let _ = self.child.wait().await; }
-                _ = self.child.wait() => {
-                    // What it left in the background may keep its stderr open for ever.
-                    let _ = tokio::time::timeout(LAST_WORDS, listening).await;
-                }
-            }
-        };
-        tokio::select! {
-            () = ended => {}
-            _ = dropped => {
-                self.group.kill();
-                // Killed just now; it is only waited for so that it is no zombie.
-                let _ = self.child.wait().await;
-            }
-        }
-        self.group.is_over();
+impl Drop for OpenChild {
+    fn drop(&mut self) {
+        // What it left in the background may keep its stderr open for ever.
+        self.listening.abort();
     }
 }
 
 /// Keeps the end of what comes.
-async fn listen(mut stderr: ChildStderr, said: &Mutex<Tail>) {
+async fn listen(mut stderr: ChildStderr, said: Arc<Mutex<Tail>>) {
     let mut piece = Vec::with_capacity(4096);
     // What goes wrong with stderr is not worth an error of its own.
     while matches!(stderr.read_buf(&mut piece).await, Ok(n) if n > 0) {

@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 const STDERR: usize = 64 * 1024;
 
 /// How long a command that has ended is still listened to.
-pub(crate) const LAST_WORDS: Duration = Duration::from_millis(200);
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// More than any answer of ours has; a command that prints more is not one that we know.
 const STDOUT: usize = 1 << 30;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use async_trait::async_trait;
 use farcell_core::kernel::{Diagnosis, Identity, Started};
+use farcell_core::link::Carrier;
 use farcell_core::wire::message::KernelRecord;
 use farcell_core::{
     CellNumber, Driver, Error, ErrorKind, FileCellDriver, Instant, Kernel, KernelSpec, Probe, Result, Step,
@@ -104,6 +105,7 @@ impl Driver for StdioDriver {
         kernel.probe().await?;
         let started = StdInstant::now();
         kernel.probe().await?;
+        diagnosis.carrier = Carrier::Pipes;
         diagnosis.round_trip_ms = started.elapsed().as_secs_f64() * 1000.0;
         Ok(diagnosis)
     }

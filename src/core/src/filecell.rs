@@ -248,13 +248,18 @@ impl<C: Connector> Driver for FileCellDriver<C> {
         if python.is_none() {
             return Err(Error::new(ErrorKind::Protocol, "the far side told no facts").on(target));
         }
-        // A step as cells take it: with the runner in place and the Python known.
+        // A step as cells take it, with the runner in place and the Python known: a question about a kernel, if one that is not there.
+        let operation =
+            base.map_or(Operation::List {}, |base| Operation::Probe { dir: format!("{base}/k-{:016}", 0) });
         let deadline = Instant::now() + QUESTION;
         let started = Instant::now();
-        let step = Call { operation: &Operation::List {}, base, dir: None, python, deadline };
-        site.link.call(step, &mut |_| ()).await?;
+        let step = Call { operation: &operation, base, dir: None, python, deadline };
+        match site.link.call(step, &mut |_| ()).await {
+            Err(e) if e.kind() != ErrorKind::NoKernel => return Err(e),
+            _ => {}
+        }
         let round_trip_ms = started.elapsed().as_secs_f64() * 1000.0;
-        Ok(Diagnosis { round_trip_ms, facts })
+        Ok(Diagnosis { round_trip_ms, carrier: site.link.carrier(), facts })
     }
 
     async fn list(&self, target: &Target, dir: Option<&str>) -> Result<Vec<Probe>> {

@@ -13,6 +13,7 @@ use crate::cell::{Cell, millis};
 use crate::error::Result;
 use crate::event::EventSink;
 use crate::id::{self, CellId, CellNumber, KernelId};
+use crate::link::Carrier;
 use crate::reply::{CellInfo, ErrorInfo, KernelInfo, Reply, State, Status, TroubleKind};
 use crate::target::Target;
 use crate::wire::message::{
@@ -295,6 +296,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
 pub struct Diagnosis {
     /// Time of one step, in milliseconds; the second of two, so that no set-up is in it.
     pub round_trip_ms: f64,
+    /// How steps get there.
+    pub carrier: Carrier,
     /// The facts, see `docs/protocol.md`.
     pub facts: Value,
 }

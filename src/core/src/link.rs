@@ -49,20 +49,54 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// The target that it leads to.
     fn target(&self) -> &Target;
 
+    /// How steps get there just now.
+    fn carrier(&self) -> Carrier;
+
     /// Carries out one operation. Output records go to `chunks` before the answer is returned, perhaps long before.
-    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Value>;
+    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported>;
+}
+
+/// How steps get to a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// Over the pipes of a child process.
+    Pipes,
+    /// Over a stream that is kept open.
+    Stream,
+    /// By a command each.
+    Commands {
+        /// Why not over a stream.
+        why: String,
+    },
+}
+
+/// The far side's answer to an operation that was carried out, as JSON text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    text: Bytes,
+}
+
+impl Reported {
+    /// Reads it as `T`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Protocol`] for one that does not fit.
+    pub fn read<T: DeserializeOwned>(&self, target: &Target) -> Result<T> {
+        serde_json::from_slice(&self.text).map_err(|e| does_not_fit(&e, target))
+    }
 }
 
 /// Carries out an operation whose answer has no output records, and reads the answer as `T`.
 pub async fn ask<T: DeserializeOwned>(link: &dyn Link, call: Call<'_>) -> Result<T> {
-    let answer = link.call(call, &mut |_| ()).await?;
-    read_answer(link.target(), answer)
+    link.call(call, &mut |_| ()).await?.read(link.target())
 }
 
 /// Reads an answer as `T`.
 pub fn read_answer<T: DeserializeOwned>(target: &Target, answer: Value) -> Result<T> {
-    serde_json::from_value(answer).map_err(|e| {
-        Error::new(ErrorKind::Protocol, format!("the far side gave an answer that does not fit: {e}"))
-            .on(target)
-    })
+    serde_json::from_value(answer).map_err(|e| does_not_fit(&e, target))
+}
+
+fn does_not_fit(e: &serde_json::Error, target: &Target) -> Error {
+    Error::new(ErrorKind::Protocol, format!("the far side gave an answer that does not fit: {e}")).on(target)
 }

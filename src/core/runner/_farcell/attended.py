@@ -5,9 +5,11 @@ import select
 import time
 from collections import OrderedDict
 
-from . import cellfiles, files, kernels, osdep, watch
+from . import cellfiles, files, kernels, lane_client, osdep, watch
 
-KEPT = 32  # kernels without an open wait whose bells stay
+# Kernels without an open wait of which everything stays open, and how many descriptors that takes for each.
+KEPT = 256
+_DESCRIPTORS = 12
 LOOK_EVERY = 5.0  # although there are bells: a cleaner of temporary files may have taken one
 
 
@@ -20,11 +22,15 @@ class Attended(object):
         self._dead = dead  # called with us when there is nothing more to attend to
         self.stamp = stamp
         self.follows = {}  # type: dict
-        self._loop = loop
+        self.loop = self._loop = loop
         self.replies = {}  # type: dict  # of cells whose reply names no record file as its full text: whether there is one
         self._bell = None  # type: object
         self._process = -1
         self._searched = False
+        self._record = {}  # type: dict
+        self._lane = None  # type: object
+        self._lane_sought = False
+        self.in_lane = None  # type: object  # whoever waits for a cell in the lane
         self._shelf = None  # type: object
         self._wake = -1
         self._pause = watch.POLL_FIRST
@@ -42,7 +48,8 @@ class Attended(object):
                 self._loop.watch(bell.fd, self._rung)
         if not self._searched:
             self._searched = True
-            self._process = _supervisor(self.directory)
+            self._record = files.read_json(os.path.join(self.directory, "kernel.json")) or {}
+            self._process = _supervisor(self.directory, self._record)
             if self._process >= 0:
                 self._loop.watch(self._process, self._ended)
 
@@ -55,6 +62,10 @@ class Attended(object):
             self._bell = None
         self._close_process()
         self._searched = False
+        if self._lane is not None:
+            self._loop.unwatch(self._lane.reply_fd)
+            self._lane.close()
+        self._lane, self._lane_sought = None, False
         if self._shelf is not None:
             self._shelf.close()
             self._shelf = None
@@ -73,6 +84,18 @@ class Attended(object):
         """Whether the end of its supervisor is told by itself; else its lock has to be looked at."""
         return self._process >= 0
 
+    def lane(self):
+        # type: () -> object
+        """The kernel's lane, open, or None where there is none or it cannot be had."""
+        if not self._lane_sought:
+            self._lane_sought = True
+            self._lane = lane_client.Lane.open(self.directory, self._record)
+        return self._lane
+
+    def is_waited_for(self):
+        # type: () -> bool
+        return bool(self.follows) or self.in_lane is not None
+
     # -- what is done to it ----------------------------------------------------------------------------------------------
 
     def ship(self, request):
@@ -82,6 +105,7 @@ class Attended(object):
             self._shelf = cellfiles.Shelf(self.directory)
         number = self._shelf.ship(request, False, 0)[0]
         self._poke()
+        self._shelf.tidy()
         return number
 
     def _poke(self):
@@ -92,11 +116,11 @@ class Attended(object):
         except OSError:
             pass  # it is full of wake-ups; or nobody reads it, which the death of the supervisor tells, or there is none and it polls
 
-    def tidy(self):
+    def prepare(self):
         # type: () -> None
-        """After a request was shipped and what waits for it was begun."""
+        """After an answer: the next request is to be shipped quickly."""
         if self._shelf is not None:
-            self._shelf.tidy(True)
+            self._shelf.prepare()
 
     def acknowledge(self, numbers):
         # type: (list) -> None
@@ -181,6 +205,8 @@ class Attendance(object):
     def __init__(self, loop):
         self._loop = loop
         self._known = OrderedDict()  # type: OrderedDict
+        limit = osdep.open_files_limit()
+        self._room = KEPT if limit is None else max(1, limit // 2 // _DESCRIPTORS)
 
     def checked(self, path):
         # type: (str) -> Attended
@@ -205,8 +231,9 @@ class Attendance(object):
             return False
         kernel.open()
         self._known[kernel.directory] = kernel
-        if len(self._known) > KEPT:
-            for other in [other for other in self._known.values() if not other.follows and other is not kernel][:len(self._known) - KEPT]:
+        excess = len(self._known) - min(KEPT, self._room)
+        if excess > 0:
+            for other in [other for other in self._known.values() if not other.is_waited_for() and other is not kernel][:excess]:
                 self._drop(other)
         return True
 
@@ -221,7 +248,10 @@ class Attendance(object):
         kernel.close()
         if self._known.get(kernel.directory) is kernel:
             del self._known[kernel.directory]
-        for follow in list(kernel.follows.values()):
+        waiting = list(kernel.follows.values())
+        if kernel.in_lane is not None:
+            waiting.append(kernel.in_lane)
+        for follow in waiting:
             follow.guarded(follow.death)
 
     def close(self):
@@ -239,9 +269,8 @@ def _stamp(path):
     return info.st_dev, info.st_ino, info.st_mode, info.st_uid
 
 
-def _supervisor(directory):
+def _supervisor(directory, record):
     """A pidfd of the process that holds the kernel, or -1 where there is none or it cannot be had."""
-    record = files.read_json(os.path.join(directory, "kernel.json")) or {}
     pid, start_time = record.get("pid"), record.get("start_time")
     if not isinstance(pid, int) or pid <= 1 or not start_time or record.get("boot_id") != osdep.boot_id():
         return -1

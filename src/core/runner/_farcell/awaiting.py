@@ -108,6 +108,7 @@ class Awaiting(object):
             if not loop.is_closed():
                 for fd in fds:
                     loop.remove_reader(fd)
+            self._gate.install()
 
     def _go_on(self, loop):
         try:

@@ -1,7 +1,5 @@
 """A cell as the supervisor sees it: a request that was checked, and what is known of its run."""
 
-from collections import deque
-
 from . import output
 from .strict import decode
 
@@ -18,30 +16,6 @@ _NOTHING = output.Capture(0)  # of a cell that will not run
 
 class BadRequest(ValueError):
     """A request that does not fit the protocol."""
-
-
-class Recent(object):
-    """The last things seen: a set that forgets the oldest."""
-
-    def __init__(self, limit=100000):
-        # type: (int) -> None
-        self._limit = limit
-        self._order = deque()  # type: deque
-        self._set = set()  # type: set
-
-    def __contains__(self, item):
-        return item in self._set
-
-    def add(self, item):
-        # type: (object) -> bool
-        """False if it was here already."""
-        if item in self._set:
-            return False
-        self._set.add(item)
-        self._order.append(item)
-        if len(self._order) > self._limit:
-            self._set.discard(self._order.popleft())
-        return True
 
 
 class Cell(object):
@@ -68,6 +42,8 @@ class Cell(object):
     state = "kept"
     note = None  # type: object
     in_lane = False  # whether it came to the interpreter past the supervisor
+    brief = False  # whether it was over when the supervisor came to know it
+    limit = 1 << 20  # max_output
 
     def __init__(self, number, seen):
         # type: (int, float) -> None

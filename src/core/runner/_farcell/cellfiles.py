@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from . import fastjson, files
+from . import fastjson, files, lane_files
 from .fault import Fault
 
 LOCK_SECONDS = 10.0
@@ -21,7 +21,13 @@ class Cell:
 
 
 def look(directory, number):
-    """The fate of a cell, without reading anything. The files are asked in the order in which a cell goes through them, so none is missed."""
+    """The fate of a cell, without reading anything."""
+    cell = _look(directory, number)
+    return _look(directory, number) if cell.fate == "unknown" and lane_files.sync(directory, number=number) else cell
+
+
+def _look(directory, number):
+    """The files are asked in the order in which a cell goes through them, so none is missed."""
     for kind, fate in (("req", "waiting"), ("run", "running"), ("res", "settled")):
         info = _stat(files.cell_path(directory, kind, number))
         if info is not None:
@@ -69,7 +75,13 @@ def _id_in(data, kind):
 
 
 def find(directory, wanted):
-    """The number of the cell with this id, or None. The newest are asked first."""
+    """The number of the cell with this id, or None."""
+    number = _find(directory, wanted)
+    return _find(directory, wanted) if number is None and lane_files.sync(directory, wanted) else number
+
+
+def _find(directory, wanted):
+    """The newest are asked first."""
     numbers = {number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)}
     needle = wanted.encode("utf-8", "replace")
     for number in sorted(numbers, reverse=True):
@@ -83,6 +95,11 @@ def find(directory, wanted):
 
 def last(directory):
     """The highest number that has files, or None."""
+    lane_files.sync(directory)
+    return _last(directory)
+
+
+def _last(directory):
     return max((number for kind in ("req", "run", "res") for number in files.cell_numbers(directory, kind)), default=None)
 
 
@@ -129,20 +146,27 @@ class Shelf:
             raise self._fault(error) or error
 
     def close(self):
-        self.tidy()
         if self._spare is not None:
             os.close(self._spare[0])
-            files.remove(self._spare[1])
+            self._used.append(self._spare[1])
+        self.tidy()
         os.close(self._fd)
         if self._next >= 0:
             os.close(self._next)
 
-    def tidy(self, ahead=False):
-        """What need not be done while somebody waits for a cell to begin. `ahead`: have a file open for the next request."""
+    def tidy(self):
+        """Remove what is not needed any more; not while somebody waits for a cell to begin."""
+        while self._used:
+            try:
+                # By the directory that we have open, whatever stands at its path by now.
+                os.unlink(os.path.basename(self._used.pop()), dir_fd=self._fd)
+            except OSError:
+                pass
+
+    def prepare(self):
+        """Have a file open for the next request, when there is time."""
         try:
-            while self._used:
-                files.remove(self._used.pop())
-            if ahead and self._spare is None:
+            if self._spare is None:
                 self._spare = files.open_tmp(self._cells)
         except OSError:
             pass  # the next request tells, if it matters
@@ -164,8 +188,18 @@ class Shelf:
                 return number, True
             finally:
                 files.unlock(self._fd)
-        except OSError as error:
-            raise self._fault(error) or error
+        except BaseException as error:
+            self.tidy()
+            raise (self._fault(error) if isinstance(error, OSError) else None) or error
+
+    def take_number(self):
+        """The next number, for a cell that needs no file; 0 where somebody holds the lock at this moment."""
+        if not files.try_lock(self._fd):
+            return 0
+        try:
+            return self._next_number()
+        finally:
+            files.unlock(self._fd)
 
     def _written(self, data):
         (fd, path), self._spare = self._spare or files.open_tmp(self._cells), None
@@ -208,7 +242,7 @@ class Shelf:
         text = os.pread(self._next, 32, 0).strip()
         number = int(text) if text.isdigit() else 0
         if not 0 < number < NUMBER_MAX:
-            number = (last(self._directory) or 0) + 1
+            number = max(_last(self._directory) or 0, lane_files.last(self._directory)) + 1
         # In place: digits never become fewer, and one small write is not torn by a death of ours.
         os.pwrite(self._next, b"%d\n" % (number + 1), 0)
         return number
@@ -230,12 +264,14 @@ def acknowledge(directory, numbers, known=None):
         if records is None:
             reply = files.read_json(path)
             if reply is None:
+                lane_files.acknowledge(directory, number)
                 continue
             output = reply.get("output")
             records = not (isinstance(output, dict) and output.get("spill"))
         if records:
             files.remove(files.cell_path(directory, "out", number))
-        files.remove(path)
+        if not files.remove(path):
+            lane_files.acknowledge(directory, number)
 
 
 # --- cells of a kernel that died -----------------------------------------------------------------------------------------------------
@@ -265,6 +301,7 @@ def bury(directory, number, seen_alive=False):
                 raise
             # The answer carries it all the same; the next who asks makes it anew.
             return reply
+        lane_files.buried(directory, number)
         files.remove(files.cell_path(directory, "run" if began else "req", number))
         return reply
 

@@ -7,24 +7,24 @@ import signal
 import struct
 import time
 
-from . import lane, output, reply
-from .cell import Cell, Recent
+from . import lane_page, output, reply
+from .adoption import Adoption
 from .frames import pack
 from .generations import Generations
 from .loop import Outbox
 from .pump import Pump
+from .recent import Recent
 from .reply import Outcome
 
 _LATE_LIMIT = 64 * 1024  # what is kept of each stream between two cells
 _SETTLE_AGAIN = 0.5
 _EXIT_SEEN = 0.5  # between the end of the interpreter's pipe and the end of the interpreter itself
 _LADDER = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-_TAKING = 0.1  # how long a cell that is just being taken from the lane is waited for at a stretch
 _NUMBER = struct.Struct(">I")
 _INTERRUPTED = pack(b"I", b"")
 
 
-class Conductor(object):
+class Conductor(Adoption):
     """Everything between a request and its reply."""
 
     def __init__(self, spec, port, loop, log, changed, idle):
@@ -46,11 +46,8 @@ class Conductor(object):
         self._unsettled = None  # type: object
         self._late = _captures()
         self._state, self._note = "fresh", None  # of the next cell
-        self._looked = 0  # the last cell in the lane that is known here
-        self._expected = None  # type: object
-        self._doubtful = ""  # a cell whose interpreter died while it wrote the reply
         if self._lane is not None:
-            loop.woken = self.look
+            self._watch_lane()
 
     # -- generations ---------------------------------------------------------------------------------------------------
 
@@ -127,19 +124,13 @@ class Conductor(object):
         self._next_is("fresh", reason)
         self.fork()
 
-    def _next_is(self, state, note):
-        """What the next cell's reply says of its variables. In the lane only the usual can be said."""
-        self._state, self._note = state, note
-        if self._lane is not None:
-            self._lane.words[lane.PLAIN] = int(state == "kept" and not note)
-
     # -- from request to start -----------------------------------------------------------------------------------------
 
     def advance(self):
         # type: () -> None
         """Start the next cell if there is one and nothing is under way."""
         while self.running is None and self._unsettled is None and self._expected is None and not self.closing:
-            cell = self._port.take()
+            cell = self._port.take() if self._is_ours() else None
             if cell is None:
                 return
             if not cell.refusal and not self._seen.add(cell.id):
@@ -196,103 +187,6 @@ class Conductor(object):
         return reply.error("spawn", "NoInterpreter", self.generations.trouble or "there is no interpreter",
                            hint="the machine may lack processes or memory; the kernel's log tells more")
 
-    # -- the lane ------------------------------------------------------------------------------------------------------
-
-    def look(self):
-        # type: () -> None
-        """See how things stand in the lane. A cell that runs there becomes one like any other."""
-        if self._lane is None:
-            return
-        state, number = self._lane.standing()
-        cell = self.running
-        if cell is not None:
-            # Stopped between its last look at our mark and its answer.
-            if cell.in_lane and (state == lane.SENT or number != cell.number):
-                self._forget(cell)
-            return
-        if number == self._looked or state in (lane.FREE, lane.TAKING):
-            return
-        self._looked = number
-        fields = self._lane.cell_fields()
-        if fields is None:
-            self._log("what is in the lane is no cell")
-            return
-        self._seen.add(fields[1])
-        current = self.generations.current
-        if current is not None:
-            current.cells += 1
-        state = self._lane.adopt(number, lambda: current is not None and not current.is_over())
-        dead = current is None or current.is_over()
-        if state == lane.DIRECT and dead:
-            self._doubtful = fields[1]  # the host asks if it did not get the reply
-        if state == lane.SENT or state == lane.DIRECT and dead:
-            if current is not None:
-                current.results += 1
-                self.generations.proved()
-            return
-        self._adopt(*fields)
-
-    def _adopt(self, number, cell_id, started, timeout, limit):
-        cell = Cell(number, started)
-        cell.id, cell.timeout, cell.started, cell.in_lane = cell_id, timeout, started, True
-        cell.stdout, cell.stderr = output.Capture(limit), output.Capture(limit)
-        self._prepare(cell)
-        self._follow(cell)
-
-    def _forget(self, cell):
-        """It was answered after all. What seemed to be its output goes out with the next."""
-        self.running = None
-        self._loop.cancel("ladder")
-        self._port.forget(cell)
-        for late, printed in zip(self._late, (cell.stdout, cell.stderr)):
-            if printed.total:
-                late.absorb(printed)
-                self._lane.words[lane.LATE] = 1
-        self._idle()
-
-    def hand_over(self, cell_id, seq):
-        # type: (str, int) -> object
-        """Find out about a cell that the host has put into the lane; its request if nobody has taken it."""
-        end = time.monotonic() + _TAKING
-        while True:
-            untaken = self._lane.steal()  # before the state is read: whoever takes it says so first
-            if untaken is not None:
-                self._expected = None
-                return untaken
-            state = self._lane.words[lane.STATE]  # before the look: what has begun by then is seen there
-            self.look()
-            if state != lane.TAKING or self.generations.current is None:
-                self._expected = None
-                if self._lane.words[lane.SEQ] < seq or self._doubtful == cell_id:
-                    self._vanished(cell_id, seq)
-                return None
-            if time.monotonic() >= end:
-                self._expected = (cell_id, seq)
-                self._loop.at("lane", time.monotonic() + _TAKING, lambda: self._port.handed_over(cell_id, seq))
-                return None
-            self._loop.pause(0.001)
-
-    def _vanished(self, cell_id, seq):
-        """Its interpreter died as it took it, or as it wrote the reply."""
-        self._lane.words[lane.SEQ] = max(seq, self._lane.words[lane.SEQ])
-        self._doubtful = ""
-        cell = Cell(self._lane.next_number(), time.monotonic())
-        cell.id, cell.state = cell_id, "reset"
-        self._seen.add(cell_id)
-        self._settle(cell, Outcome("died", reply.error(
-            "signal", "KernelDied", "the interpreter ended as the cell was about to start, or had just ended")))
-
-    def _bury(self):
-        """The interpreter has ended: nothing goes on in the lane any more."""
-        self.look()
-        self._lane.words[lane.STATE] = lane.FREE
-        if self._expected is not None:
-            cell_id, seq = self._expected
-            self._expected = None
-            self._loop.cancel("lane")
-            if self._lane.words[lane.SEQ] < seq:
-                self._vanished(cell_id, seq)
-
     # -- output --------------------------------------------------------------------------------------------------------
 
     def _printed(self, records):
@@ -300,7 +194,7 @@ class Conductor(object):
         self.look()
         cell = self.running
         if cell is None and self._lane is not None:
-            self._lane.words[lane.LATE] = 1
+            self._lane.words[lane_page.LATE] = 1
         stdout, stderr = (cell.stdout, cell.stderr) if cell is not None else self._late
         for kind, data in records:
             (stdout if kind == b"o" else stderr).feed(data)
@@ -315,7 +209,7 @@ class Conductor(object):
     def _bring_late(self, cell):
         late, self._late = self._late, _captures()
         if self._lane is not None:
-            self._lane.words[lane.LATE] = 0
+            self._lane.words[lane_page.LATE] = 0
         records = []
         for kind, capture, old in ((b"o", cell.stdout, late[0]), (b"e", cell.stderr, late[1])):
             if old.total:
@@ -345,7 +239,7 @@ class Conductor(object):
                     self._result(payload)
                 elif kind == b"d":
                     self._display(payload)
-                else:
+                elif not self._of_lane(kind, payload):
                     raise ValueError
             except ValueError:
                 self._violated("sent a frame that does not fit the protocol")

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import attended, channel, doctor, duties, fastjson, files, follow, helpers, launch, link, loop, osdep, place, records
+from . import attended, calls, channel, doctor, duties, fastjson, files, follow, helpers, lane_files, launch, link, loop, osdep, place, records
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
@@ -16,42 +16,6 @@ _LONG_SECONDS = 60.0
 _FAILURES = 100  # in a row
 _HELPED = frozenset(("spawn", "control", "list", "sweep", "remove", "doctor"))
 _INLINE = frozenset(("probe", "read", "withdraw"))
-
-
-class Call(link.Call, channel.Outgoing):
-    """One call of the host: its header, and what there is to send for it."""
-
-    def __init__(self, courier, ref, header, seconds):
-        channel.Outgoing.__init__(self, ref)
-        self.header = header
-        self.modules = None
-        self.answer = self
-        self.end = time.monotonic() + seconds
-        self.courier = courier
-        self.job = None  # type: object  # the Follow or the Errand that works for it
-        self.due = None  # type: object
-        self.on_due = None  # type: object
-
-    def at(self, when, function):
-        """Call `function` at that moment, instead of what was to be called before."""
-        self.due, self.on_due = when, function
-        self.courier.expect(when)
-
-    def directory(self):
-        return self.courier.attendance.checked(self.field("dir", str, required=True)).directory
-
-    def send(self, _kind, payload):
-        """As an operation's Answer: bytes of the answer's `out` frames."""
-        self.source = records.Given(payload)
-
-    def ended(self):
-        return self.courier.composed(self, self.job.answered)
-
-    def failed(self, error):
-        return duties.failure(error, self.header)
-
-    def over(self):
-        self.courier.close_call(self)
 
 
 class Courier(object):
@@ -135,12 +99,12 @@ class Courier(object):
         header = {}
         try:
             if len(payload) > LONG:
-                self._begin_long(Call(self, number, header, _LONG_SECONDS), payload)
+                self._begin_long(calls.Call(self, number, header, _LONG_SECONDS), payload)
                 return
             header = self._duty.header(payload)
-            self._begin(Call(self, number, header, duties.deadline(header)), payload)
+            self._begin(calls.Call(self, number, header, duties.deadline(header)), payload)
         except Exception as error:
-            self._fail(self._calls.get(number) or Call(self, number, header, 0.0), error)
+            self._fail(self._calls.get(number) or calls.Call(self, number, header, 0.0), error)
 
     def _begin(self, call, text):
         self._calls[call.ref] = call
@@ -155,13 +119,16 @@ class Courier(object):
             follow.wait(self, call)
         elif op == "ack":
             self.attendance.checked(call.field("dir", str, required=True)).acknowledge(call.numbers("numbers"))
-            self._answer(call, link.body({}))
+            self.answer(call, link.body({}))
         elif not isinstance(op, str):
             raise Fault("bad-request", "op must be text")
         elif op in _HELPED:
-            self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
+            self._have_helped(call, text)
         elif op in _INLINE:
-            self._answer(call, link.body(link.operate(call)))
+            try:
+                self.answer(call, link.body(link.operate(call)))
+            except lane_files.Pending:
+                self._have_helped(call, text)
             if op == "withdraw":
                 self.attendance.ring(header["dir"])  # as no supervisor does
         else:
@@ -199,6 +166,9 @@ class Courier(object):
 
     # -- helpers ---------------------------------------------------------------------------------------------------------
 
+    def _have_helped(self, call, text):
+        self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
+
     def _have_done(self, call, errand):
         call.job = errand
         call.at(call.end, lambda: self._too_late(call))
@@ -207,7 +177,7 @@ class Courier(object):
     def _pass_on(self, call, out, body):
         if out:
             call.source = records.Given(out)
-        self._answer(call, body)
+        self.answer(call, body)
 
     def _too_late(self, call):
         raise Fault("internal", "%s was not done by its deadline, and nobody waits for it any more" % call.header.get("op"), "ask what became of it")
@@ -224,7 +194,7 @@ class Courier(object):
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 
-    def _answer(self, call, body):
+    def answer(self, call, body):
         """Send an answer; the call is over when it is out."""
         if call.source is None and self.sender.answer(call.ref, body):
             self.close_call(call)
@@ -234,7 +204,7 @@ class Courier(object):
 
     def finish(self, call, result):
         """Answer with what `result()` gives."""
-        self._answer(call, self.composed(call, result))
+        self.answer(call, self.composed(call, result))
 
     def composed(self, call, result):
         try:
@@ -253,7 +223,7 @@ class Courier(object):
         if call.source is not None:
             call.source.close()
             call.source = None
-        self._answer(call, duties.failure(error, call.header))
+        self.answer(call, duties.failure(error, call.header))
 
     def close_call(self, call):
         """It is answered, or nobody waits for it any more."""
@@ -305,11 +275,13 @@ def serve(header, stdin, modules, answer):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     answer.finish({"courier": {"pid": os.getpid(), "python": launch.python_path(), "wake": wake(header), "window": channel.WINDOW}})
     signal.alarm(0)
+    lane_files.may_wait = False
     # What came in one piece with the header waits in the buffer, and the descriptor will not give it again.
     os.set_blocking(0, False)
     ahead = stdin.peek(1)
-    if hasattr(gc, "freeze"):  # 3.7
-        gc.freeze()
+    freeze = getattr(gc, "freeze", None)  # 3.7
+    if freeze is not None:
+        freeze()  # shared with every helper
     try:
         Courier(header, modules).serve(ahead)
     except BaseException as error:

@@ -78,10 +78,19 @@ def _submit(header):
 
 
 def _bury(header):
-    return {"reply": cellfiles.bury(header["dir"], header["number"], header["seen_alive"])}
+    directory, number = header["dir"], header["number"]
+    # One that only the lane's page tells of comes into files by this look.
+    cell = cellfiles.look(directory, number)
+    if cell.fate == "waiting" and header["ours"] and cellfiles.withdraw(directory, number):
+        raise Fault("kernel-dead", cellfiles.obituary(directory), "start a new one")
+    return {"reply": cellfiles.bury(directory, number, header["seen_alive"])}
 
 
-_STEPS = {"submit": _submit, "bury": _bury}
+def _find(header):
+    return {"number": cellfiles.wanted(header["dir"], header["id"])}
+
+
+_STEPS = {"submit": _submit, "bury": _bury, "find": _find}
 
 
 def deadline(header):

@@ -24,6 +24,9 @@ _DEPTH = 200             # of the stack, which our own work between two cells ne
 _exit = os._exit
 # A last line that can be nothing but an assignment (or an error): a name, perhaps an operator, and an equals sign.
 _assigns = re.compile(r'[A-Za-z_][A-Za-z0-9_.]*[ \t]*(?:[-+*/%&|^@]|\*\*|//|<<|>>)?=[^=;]').match
+# A line that cannot be an expression, by its first word; `=` is looked for beside.
+_is_statement = re.compile(
+    r'[ \t\f@]|(?:import|from|def|class|for|while|if|with|try|del|return|raise|assert|global|nonlocal|pass|break|continue|async|yield)\b').match
 _spans_lines = re.compile(r'[\'"()\[\]{}\\]').search
 
 
@@ -141,6 +144,11 @@ class Executor(object):
             self._future = _future_flags()
         if echo == 'last' and lines and _is_assignment(lines):
             return (self._code(source, filename, 'exec'),), False        # the tree would cost as much again
+        if echo == 'last' and _may_be_expression(source, lines):
+            try:
+                return (self._code(source, filename, 'eval'),), True
+            except Exception:
+                pass             # it is none; what is wrong with it, if anything, is told below
         tree = _compile(source, filename, 'exec', self._flags | _ONLY_AST, True)
         body = tree.body
         if not body:
@@ -246,6 +254,11 @@ def _is_assignment(lines):
     """Whether the last statement is for sure no expression; on one of several lines without what could begin before it."""
     last = lines[-1]
     return _assigns(last) is not None and ';' not in last and (len(lines) == 1 or _spans_lines(last) is None)
+
+
+def _may_be_expression(source, lines):
+    """Whether one line is worth the try. Not with a backslash: what is strange about it would be told twice."""
+    return len(lines) == 1 and '\\' not in source and ';' not in source and '=' not in source.partition('(')[0] and _is_statement(source) is None
 
 
 def _ends_with_semicolon(source, lines, last):

@@ -18,6 +18,11 @@ def choose_backend():
     os.environ.setdefault('MPLBACKEND', 'Agg')
 
 
+def are_possible():
+    # type: () -> bool
+    return sys.modules.get(_PYPLOT) is not None
+
+
 def publish_open(publish):
     """Sends every open figure and closes it."""
     pyplot = sys.modules.get(_PYPLOT)

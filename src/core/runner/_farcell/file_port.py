@@ -5,7 +5,8 @@ import os
 import time
 
 from . import cell, files, osdep, output, reply
-from .ports import Port
+from .file_lane import LOOKED_AFTER, FileLane
+from .recent import Recent
 
 RESERVE = 64 * 1024
 REQUEST_MAX = 256 << 20
@@ -18,7 +19,7 @@ _WAITER_AGE = 5.0  # a waiter makes its FIFO first and opens it then
 _DONE_AGE = 600.0
 
 
-class FilePort(Port):
+class FilePort(FileLane):
     """Serves the directory of one kernel; its supervisor is the only one that renames requests and writes replies."""
 
     def __init__(self, directory, spec, log):
@@ -29,7 +30,7 @@ class FilePort(Port):
         self._log = log
         self._queue = []  # type: list
         self._known = {}  # type: dict
-        self._served = cell.Recent()
+        self._served = Recent()
         self._spills = []  # type: list
         self._last_poke = 0.0
         self._pause = _POLL_FIRST
@@ -39,6 +40,7 @@ class FilePort(Port):
         limit = SPILL_DEFAULT if limit is None else limit
         self._spill_bytes = min(limit, osdep.free_bytes(directory) // 4)
         self._lay_out()
+        self._open_lane()
 
     def _lay_out(self):
         for folder in (self._cells, self._waiters):
@@ -89,6 +91,7 @@ class FilePort(Port):
         self._next_look()
 
     def look(self):
+        self._take_from_lane()
         self._scan()
 
     def _scan(self):
@@ -192,22 +195,28 @@ class FilePort(Port):
     def spill(self, number):
         return self._out_path(number)
 
-    def settle(self, cell, reply, spilled):
-        path = self._path("res", cell.number)
+    def _write(self, path, data):
+        """Put a file there that must not fail to be, if need be in the place of the reserve."""
         for attempt in (1, 2):
             try:
-                files.atomic_write(path, reply)
-                break
+                files.atomic_write(path, data)
+                return True
             except OSError as error:
                 if error.errno not in osdep.NO_ROOM:
                     self._check_gone(error)
-                    self._log("cannot write the reply of %d: %s", cell.number, error)
+                    self._log("cannot write %s: %s", os.path.basename(path), error)
                     return False
                 if attempt == 2 or not self._have_reserve:
                     return False
                 self._log("the disk is full: the reserve is given back")
                 self._have_reserve = False
                 _remove(self._reserve)
+        return False
+
+    def settle(self, cell, reply, spilled):
+        if not self._write(self._path("res", cell.number), reply):
+            return False
+        self._settled(cell)
         _remove(self._path("run", cell.number))
         if cell.records is not None:
             cell.records.close()
@@ -226,9 +235,12 @@ class FilePort(Port):
             request = files.read_json(path)
         except OSError:
             request = None
+        of_lane = request is not None and request.get("do") == "lane"
+        if of_lane and not self._look_after():
+            return  # for the next time
         if not _remove(path):
             return  # the asker took it back, or it cannot be removed and would be done again and again
-        answer = dict(self._kernel.control(request or {}), v=cell.VERSION)
+        answer = dict(LOOKED_AFTER if of_lane else self._kernel.control(request or {}), v=cell.VERSION)
         try:
             files.atomic_write(path[:-len(".json")] + ".done", reply.encode(answer))
         except OSError as error:

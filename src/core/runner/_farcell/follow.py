@@ -2,7 +2,7 @@
 
 import time
 
-from . import cellfiles, files, link, records, watch
+from . import cellfiles, files, in_lane, lane_files, link, records, watch
 
 # A cell that has to wait for others is told after this moment: most are over by then, and it costs a listing.
 TELL_AFTER = 0.003
@@ -20,6 +20,8 @@ def run(courier, call):
     again, numbers = call.field("again", bool, default=False), call.numbers("ack")
     number = None
     if courier.attendance.attend(kernel) and not again:
+        if in_lane.begin(courier, call, kernel, request, options, numbers):
+            return
         try:
             number = kernel.ship(request)
         except files.LockTimeout:
@@ -30,7 +32,6 @@ def run(courier, call):
         # Somebody else is at the files, or the kernel is dead, or all files have to be searched: a helper can wait.
         courier.step(call, {"op": "submit", "dir": kernel.directory, "cell": request, "again": again},
                      lambda answer: follow_shipped(courier, call, answer["number"], request["id"]))
-    kernel.tidy()
     try:
         kernel.acknowledge(numbers)
     except OSError:
@@ -50,10 +51,15 @@ def wait(courier, call):
     options, number, cell_id = call.wait_options(), call.number(), call.field("id", str)
     kernel.acknowledge(call.numbers("ack"))
     if number is None:
-        number = cellfiles.wanted(kernel.directory, cell_id)
-        if number is None:
-            courier.finish(call, lambda: link.unknown(cell_id, options))
-            return
+        courier.step(call, {"op": "find", "dir": kernel.directory, "id": cell_id}, lambda answer: _wait_found(courier, call, kernel, answer["number"], options, cell_id))
+    else:
+        _wait_found(courier, call, kernel, number, options, cell_id)
+
+
+def _wait_found(courier, call, kernel, number, options, cell_id):
+    if number is None:
+        courier.finish(call, lambda: link.unknown(cell_id, options))
+        return
     courier.attendance.attend(kernel)
     Follow(courier, call, kernel, number, options, cell_id).begin(False)
 
@@ -113,28 +119,36 @@ class Follow(watch.Watch):
         if self.tape is not None and self.tape.more():
             self.courier.sender.enlist(self.call)
             return
-        cell = cellfiles.look(self.directory, self.number)
+        cell = self._fate()
         if cell.fate == "unknown":
             self._finish(cell)
 
+    def _fate(self):
+        """The cell as it is now. One of which the lane's page knows more, that only others can tell, is as good as waiting."""
+        try:
+            return cellfiles.look(self.directory, self.number)
+        except lane_files.Pending:
+            return cellfiles.Cell(self.number, "waiting")
+
     def _tell_waiting(self):
-        cell, telling = self.look()
-        if telling:
+        cell = self._fate()
+        if cell.fate not in watch.UNSETTLED or cell.fate == "waiting" and cellfiles.ahead(self.directory, self.number) > 0:
             self._finish(cell)
         else:
             self.call.at(self.until, self.expire)
 
     def expire(self):
         """Time is up: what there is now is told, with the record that has been begun."""
+        if self.cell is None and not self.kernel.watched() and not files.is_locked(self.directory):
+            self.death()
+            return
         if self.tape is not None:
             self.tape.stop()
             self.call.at(self.call.end, self.cut)
         if self.cell is not None:
             self.courier.sender.enlist(self.call)
-        elif self.kernel.watched() or files.is_locked(self.directory):
-            self._finish(cellfiles.look(self.directory, self.number))
         else:
-            self.death()
+            self._finish(self._fate())
 
     def cut(self):
         """The host has not even taken that by the end of the call: it is told how far it came."""
@@ -147,13 +161,16 @@ class Follow(watch.Watch):
         """The kernel is dead: the last word is in the files, or is written by a helper, which takes the lock and ends what is left of the kernel."""
         if self.cell is not None:
             return
-        cell = self.bereaved()
+        try:
+            cell = self.bereaved()
+        except lane_files.Pending:
+            cell = cellfiles.Cell(self.number, "running")
         if cell.fate not in watch.UNSETTLED:
             self._finish(cell)
             return
         self.cell = cell
         self.kernel.leave(self)
-        self.courier.step(self.call, {"op": "bury", "dir": self.directory, "number": self.number, "seen_alive": self.seen_alive}, self._buried)
+        self.courier.step(self.call, {"op": "bury", "dir": self.directory, "number": self.number, "seen_alive": self.seen_alive, "ours": self.ours}, self._buried)
 
     def _buried(self, answer):
         self.call.job, self.reply = self, answer["reply"]
@@ -172,6 +189,7 @@ class Follow(watch.Watch):
             self.call.source = None
             self.tape.close()
         self.courier.finish(self.call, self.answered)
+        self.kernel.prepare()
 
     def answered(self):
         """The answer, when all records are out."""

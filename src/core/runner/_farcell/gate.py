@@ -25,6 +25,7 @@ class Handlers(object):
     """
 
     def __init__(self):
+        self.clean = True            # whether no code of a cell has run since they were put aside
         self._aside = {}         # signal number -> the cell's handler
         self._called = self._call            # one object, to be found again by `is`
 
@@ -42,8 +43,10 @@ class Handlers(object):
             if callable(handler) and handler is not self._called:
                 self._aside[number] = handler
                 _set_signal(number, self._called)
+        self.clean = True
 
     def _call(self, number, frame):
+        self.clean = False
         handler = self._aside.get(number)
         try:
             if handler is not None:
@@ -89,6 +92,7 @@ class Gate(object):
         """Calls user code."""
         if self.pending:
             self.release()
+        self.handlers.clean = False
         return function(*args)
 
     def release(self):
@@ -108,14 +112,17 @@ class Gate(object):
             self.late = False
             if self._readable():
                 self.pending = True
-        self.install()
+        if _getsignal(_SIGINT) is not self._handler:
+            _set_signal(_SIGINT, self._handler)
 
     def end(self):
         self.running = False
         self.pending = False
-        self.handlers.put_aside()
+        if not self.handlers.clean:
+            self.handlers.put_aside()
 
     def install(self):
+        """As a cell has to find it. After the reply of the one before, when nobody waits; a signal that it had blocked is over with it."""
         if _getsignal(_SIGINT) is not self._handler:
             _set_signal(_SIGINT, self._handler)
         _sigmask(_SIG_UNBLOCK, (_SIGINT,))

@@ -9,7 +9,7 @@ import struct
 import time
 from collections import deque
 
-from . import frames, link, loop, osdep
+from . import frames, lane_files, link, loop, osdep
 from .fault import Fault, reason
 
 HELPERS_MAX = 4
@@ -215,6 +215,7 @@ def _live(fd, duty):
 
 def _leave_courier(fd):
     """Nothing of the courier's stays with us: neither the channel nor a kernel's bell, which must fall silent when the courier dies."""
+    lane_files.may_wait = True
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

@@ -11,7 +11,7 @@ import types
 from _thread import allocate_lock
 
 # All of it before the fork: an interpreter that is replaced weeks later must not depend on files that may be gone.
-from . import awaiting, display, execute, figures, frames, gate, lane, osdep, patches, sources, streams, tracebacks, wire
+from . import awaiting, display, execute, figures, frames, gate, osdep, patches, sources, streams, tracebacks, wire
 from .guarded import BUILTINS as __builtins__
 
 _NUMBER = struct.Struct('>I')
@@ -118,7 +118,7 @@ class Interpreter(object):
         self._held = []
         self._track = None
         if hello.get('lane') is not None:
-            self._track = lane.Track(hello['lane'], streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'])
+            self._track = hello['lane'].track(streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'], channel.send)
             channel.watch(self._track)
         self.gate = gate.Gate(channel.readable)
         self.gate.shield(Channel.send)
@@ -184,15 +184,23 @@ class Interpreter(object):
                     reply = self._serve_cell(request)
                     if not track.answer(reply, self._shown):
                         channel.send(b'r', wire.encode(reply))
-                    self._streams.restore_descriptors()
+                    self._tidy()
                 continue
             frame = channel.receive()
             if frame is None:
                 return
             kind, payload = frame
             if kind == b'X':
-                channel.send(b'r', wire.encode(self._serve_cell(wire.decode(payload))))
-                self._streams.restore_descriptors()
+                request = wire.decode(payload)
+                if track is not None:
+                    track.note(request['id'])
+                channel.send(b'r', wire.encode(self._serve_cell(request)))
+                self._tidy()
+
+    def _tidy(self):
+        """What the cell has left, put in order while nobody waits."""
+        self._streams.restore_descriptors()
+        self.gate.install()
 
     def _serve_cell(self, request):
         self._number = request['number']
@@ -237,14 +245,21 @@ class Interpreter(object):
 
     def _finish(self):
         """Figures and buffers; they may hang or fail as any code of the user's."""
-        for step in (self._publish_figures, self._streams.flush):
-            self.gate.pending = False        # too late: the code has come to its end
-            try:
-                self.gate.run(step)
-            except BaseException:
-                pass
-            if _getpid() != self._channel.pid:
-                _exit(0)
+        if figures.are_possible():
+            self._run_step(self._publish_figures)
+        if self._streams.are_plain():
+            self._streams.flush_c()
+        else:
+            self._run_step(self._streams.flush)
+
+    def _run_step(self, step):
+        self.gate.pending = False        # too late: the code has come to its end
+        try:
+            self.gate.run(step)
+        except BaseException:
+            pass
+        if _getpid() != self._channel.pid:
+            _exit(0)
 
     def _publish_figures(self):
         figures.publish_open(self._displays.publish)

@@ -4,7 +4,7 @@ import os
 import stat
 import time
 
-from . import cellfiles, files, osdep, place
+from . import cellfiles, files, lane_files, osdep, place
 from .fault import Fault
 
 _NAME_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
@@ -46,6 +46,7 @@ def open_private(path, extra=0):
 
 def probe(directory):
     """The fields of a `probe` answer."""
+    lane_files.sync(directory)
     alive = files.is_locked(directory)
     record = files.read_json(os.path.join(directory, "kernel.json"))
     running = None
@@ -179,7 +180,7 @@ def _sweep_one(path, before):
 
 def _last_use(path):
     times = []
-    for part in ("", "cells", "kernel.json", "ended.json", "waiters"):
+    for part in ("", "cells", "cells/next", "kernel.json", "ended.json", "waiters"):
         try:
             times.append(os.lstat(os.path.join(path, part) if part else path).st_mtime)
         except OSError:

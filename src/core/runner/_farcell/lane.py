@@ -11,6 +11,8 @@ import termios
 import time
 
 from . import frames, osdep, wire
+from .lane_page import (
+    ADOPTED, DIRECT, ENDED, ENDING, FRAME_MAX, FREE, LATE, NEXT, NUMBER, PLAIN, READS, RUNNING, SENT, SEQ, STATE, TAKING, VIA)
 from .guarded import BUILTINS as __builtins__
 
 try:
@@ -18,20 +20,9 @@ try:
 except ImportError:  # not every Python is built with it
     mmap = None  # type: ignore
 
-# A write of so many bytes comes whole or not at all, so that whoever reads the pipe has all of a frame at once.
-FRAME_MAX = 4096
 _PIPE = 4 * FRAME_MAX
 MAX_OUTPUT = 64 << 20
 
-# What a cell of the lane has come to. TAKING is said before the pipe is read: what is neither there nor in the page was taken by one that died.
-# ENDING: it has come to its end, and our mark is looked at. DIRECT: the reply is being written to the host.
-FREE, TAKING, RUNNING, ENDING, DIRECT, SENT, VIA = range(7)
-
-# The page, in words of eight bytes; each word has one writer. The interpreter's, but for NEXT, which belongs to whose turn it is:
-NEXT, STATE, ENDED, NUMBER, SEQ, STARTED, TIMEOUT, LIMIT = range(8)
-_ID = 8
-# The supervisor's:
-ADOPTED, READS, LATE, PLAIN = range(16, 20)
 _CELL = struct.Struct('=QQQQQ32s')
 _CELL_AT = NUMBER * 8
 _HIGHEST = (1 << 32) - 1
@@ -45,30 +36,47 @@ _FIONREAD = termios.FIONREAD
 _ZERO = struct.pack('i', 0)
 
 
+def possible():
+    # type: () -> bool
+    """Whether this machine and this Python can have lanes."""
+    # Both sides rely on seeing the other's words in the order in which they were written; other processors promise less.
+    return osdep.LINUX and mmap is not None and os.uname()[4] in ("x86_64", "i686")
+
+
 def make():
     # type: () -> object
-    """The supervisor's side, or None where the machine or this Python cannot have it."""
-    # Both sides rely on seeing the other's words in the order in which they were written; other processors promise less.
-    if not osdep.LINUX or mmap is None or os.uname()[4] not in ("x86_64", "i686"):
+    """The supervisor's side, or None where there can be none."""
+    if not possible():
         return None
+    try:
+        return Lane(mmap.mmap(-1, mmap.PAGESIZE), pipes())
+    except (OSError, ValueError):
+        return None
+
+
+def pipes(size=_PIPE):
+    # type: (int) -> list
+    """Both ends of the request's pipe and of the reply's."""
     fds = []  # type: list
     try:
-        memory = mmap.mmap(-1, mmap.PAGESIZE)
         fds.extend(os.pipe())
         fds.extend(os.pipe())
         for fd in fds:
             os.set_blocking(fd, False)
         for fd in fds[1::2]:
-            osdep.set_pipe_size(fd, _PIPE)  # pipe pages are counted per user, and these need few
-        return Lane(memory, fds)
-    except (OSError, ValueError):
+            osdep.set_pipe_size(fd, size)  # pipe pages are counted per user, and these need few
+        return fds
+    except OSError:
         for fd in fds:
             os.close(fd)
-        return None
+        raise
 
 
 class Lane(object):
     """What the supervisor holds. It keeps all ends open, so that neither pipe ends when an interpreter is replaced."""
+
+    shared = False  # whether others than one host use it, so that requests may come as files at any time
+    _count = 'seq'  # the field of a request that counts the cells of the lane
 
     def __init__(self, memory, fds):
         # type: (object, list) -> None
@@ -82,6 +90,11 @@ class Lane(object):
         """What the host is told. By the inode numbers it knows that it opened these very pipes."""
         ends = self._request_fd, self._reply_fd
         return {"pid": os.getpid(), "request": ends[0], "reply": ends[1], "inodes": [os.fstat(fd).st_ino for fd in ends]}
+
+    def track(self, *args):
+        # type: (object) -> Track
+        """The interpreter's side of it."""
+        return Track(self, *args)
 
     def next_number(self):
         # type: () -> int
@@ -127,7 +140,7 @@ class Lane(object):
             return None
         payload = data[frames.HEADER.size:]
         try:
-            self.words[SEQ] = wire.decode(payload)['seq']  # not that of the hand-over, which may be late for the cell before
+            self.words[SEQ] = wire.decode(payload)[self._count]  # not that of the hand-over, which may be late for the cell before
         except (ValueError, TypeError, KeyError, OverflowError):
             pass
         return payload or None
@@ -141,12 +154,34 @@ class Lane(object):
         """Said before and after the output pipes are read: what has left them is in the supervisor's hands, and no cell may be called quiet."""
         self.words[READS] += 1
 
+    def bar(self):
+        # type: () -> bool
+        """From here on nothing is run from the lane; False where something is just being taken."""
+        return True
+
+    def unbar(self):
+        # type: () -> None
+        """Cells may take the lane again."""
+
+    def absorb(self, seen):
+        # type: (object) -> None
+        """Add the ids that the interpreter has taken since the last time."""
+
+    def lost(self):
+        # type: () -> object
+        """(number, id) of a cell that an interpreter which has ended had taken, and not begun, where that can be told."""
+
+    def settled(self, number):
+        # type: (int) -> None
+        """A cell that may have been in the lane has its reply in a file."""
+
 
 class Track(object):
     """What the interpreter holds."""
 
-    def __init__(self, lane, move, outputs, kernel, generation):
-        # type: (Lane, object, list, str, int) -> None
+    def __init__(self, lane, move, outputs, kernel, generation, send):
+        # type: (Lane, object, list, str, int, object) -> None
+        self._send = send
         self._memory = lane.memory
         self._words = lane.words
         self.read_fd = move(lane.take_fd)
@@ -154,6 +189,7 @@ class Track(object):
         os.close(lane.take_fd)
         os.close(lane.answer_fd)
         self._outputs = outputs
+        self._held = bytearray(4)    # for a count of bytes; to give bytes costs the double
         self._last = b''
         self._number = self._started = self._reads = 0
         self._kernel = wire.encode(kernel).decode('utf-8')
@@ -164,9 +200,13 @@ class Track(object):
             '"tools":{"calls":0,"errors":[]},"duration_ms":%%.3f,"queued_ms":0.000,"cell":{"id":"%%s","number":%%d},'
             '"kernel":{"id":%s,"generation":%d,"state":"kept","note":null},"displays":[]}' % (self._kernel.replace('%', '%%'), generation))
 
+    def note(self, cell_id):
+        # type: (str) -> None
+        """A cell that has come by the supervisor."""
+
     def take(self):
         # type: () -> object
-        """The request in the pipe, whose number it gets; None where the supervisor was quicker."""
+        """The request in the pipe, with its number; None where the supervisor was quicker, or is to run it."""
         words = self._words
         before = words[STATE]
         words[STATE] = TAKING
@@ -174,27 +214,38 @@ class Track(object):
             data = _read(self.read_fd, 2 * FRAME_MAX)
         except OSError:
             data = b''
-        if not data:
+        request = None
+        if data:
+            try:
+                request = self._accept(data[5:])
+            except (ValueError, KeyError, TypeError, AttributeError, struct.error, UnicodeError):
+                pass             # nothing that our host sends; the supervisor answers when it is asked
+        if request is None:
             words[STATE] = before
             return None
-        try:
-            request = wire.decode(data[5:])
-            name, timeout = request['id'].encode('ascii'), request['timeout_ms']
-            if name == self._last or len(name) != 32 or type(request['code']) is not str:
-                raise ValueError
-            self._started = _monotonic()
-            self._number = number = words[NEXT] + 1
-            _CELL.pack_into(self._memory, _CELL_AT, number, request['seq'], int(self._started * 1e9),
-                            0 if timeout is None else timeout + 1, request['max_output'], name)
-            request['number'] = number
-        except (ValueError, KeyError, TypeError, AttributeError, struct.error, UnicodeError):
-            words[STATE] = before  # nothing that our host sends; the supervisor answers when it is asked
-            return None
-        self._last = name
-        words[NEXT] = number
         words[STATE] = RUNNING
         self._reads = words[READS]
         return request
+
+    def _accept(self, payload):
+        """The request if it is to run here and now. An exception leaves the page as it was."""
+        request = wire.decode(payload)
+        if request['id'].encode('ascii') == self._last:
+            raise ValueError
+        number = self._words[NEXT] + 1
+        self._enter(request, number, request['seq'])
+        self._words[NEXT] = number
+        request['number'] = number
+        return request
+
+    def _enter(self, request, number, seq):
+        """Write into the page what is about to run."""
+        name, timeout = request['id'].encode('ascii'), request['timeout_ms']
+        if len(name) != 32 or type(request['code']) is not str:
+            raise ValueError
+        started = _monotonic()
+        _CELL.pack_into(self._memory, _CELL_AT, number, seq, int(started * 1e9), 0 if timeout is None else timeout + 1, request['max_output'], name)
+        self._last, self._number, self._started = name, number, started
 
     def answer(self, reply, shown):
         # type: (dict, bool) -> bool
@@ -207,24 +258,32 @@ class Track(object):
                 now = _monotonic()
                 told = 'null' if result is None else wire.encode(result).decode('utf-8')
                 text = self._form % (told, (now - self._started) * 1000, self._last.decode('ascii'), self._number)
-                frame = frames.pack(b'R', text.encode('utf-8'))
                 words[ENDED] = int(now * 1e9)
-                if len(frame) <= FRAME_MAX:
-                    words[STATE] = DIRECT
-                    _write(self._write_fd, frame)
-                    words[STATE] = SENT
+                if self._tell(text.encode('utf-8')):
                     return True
             except (OSError, ValueError, TypeError):
                 pass             # a host that does not read, or a result that is none: the other way tells
         words[STATE] = VIA
         return False
 
+    def _tell(self, reply):
+        """Hand the reply to the host; False where it is too large for that."""
+        frame = frames.pack(b'R', reply)
+        if len(frame) > FRAME_MAX:
+            return False
+        self._words[STATE] = DIRECT
+        _write(self._write_fd, frame)
+        self._words[STATE] = SENT
+        return True
+
     def _unnoticed(self):
         """Order matters: what was read from an empty pipe was counted before."""
         words, reads = self._words, self._reads
         try:
+            held = self._held
             for fd in self._outputs:
-                if _ioctl(fd, _FIONREAD, _ZERO) != _ZERO:
+                _ioctl(fd, _FIONREAD, held)
+                if held != _ZERO:
                     return False
         except OSError:
             return False

@@ -122,8 +122,8 @@ def op_run(call):
     options = call.wait_options()
     again = call.field("again", bool, default=False)
     cellfiles.acknowledge(directory, call.numbers("ack"))
-    number, _shipped = cellfiles.submit(directory, request, again)
-    return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True)
+    number, shipped = cellfiles.submit(directory, request, again)
+    return watch.settle(directory, number, options, call.end, call.answer.send, cell_id, ours=True, shipped=shipped)
 
 
 def op_wait(call):

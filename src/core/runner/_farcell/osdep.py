@@ -120,6 +120,15 @@ def apply_limits(limits):
         resource.setrlimit(which, (soft, top))
 
 
+def open_files_limit():
+    # type: () -> object
+    """How many descriptors this process may have; None where there is no such limit."""
+    if resource is None:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
 # -- descriptors -------------------------------------------------------------------------------------------------------
 
 _NOTHING = struct.pack("i", 0)
@@ -181,6 +190,22 @@ def free_bytes(path):
         return stat.f_bavail * stat.f_frsize
     except OSError:
         return 0
+
+
+def file_system(path):
+    # type: (str) -> str
+    """The type of the file system that holds `path`, as the kernel calls it; empty where it cannot be told."""
+    try:
+        device = os.stat(path).st_dev
+        wanted = ("%d:%d" % (os.major(device), os.minor(device))).encode()
+        with open("/proc/self/mountinfo", "rb") as file:
+            for line in file:
+                words = line.split()
+                if len(words) > 6 and words[2] == wanted:
+                    return words[words.index(b"-", 6) + 1].decode("ascii", "replace")
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""
 
 
 def set_wakeup_fd(fd):

@@ -39,6 +39,10 @@ class Port(object):
     def handed_over(self, cell_id, seq):
         """Ask again after a cell in the lane."""
 
+    def untaken(self, payload):
+        # type: (bytes) -> None
+        """A request that was in the lane and is not run from there."""
+
     def forget(self, cell):
         """A cell that was started is over and was answered elsewhere."""
 

@@ -24,12 +24,16 @@ class Sources(object):
     def add(self, filename, source):
         # type: (str, str) -> list
         """Registers a cell; gives its lines as the parser counts them."""
-        # Not splitlines(): the parser does not end a line at a form feed or U+2028.
-        lines = io.StringIO(source, None).readlines()
-        if lines and not lines[-1].endswith('\n'):
-            lines[-1] += '\n'        # as linecache does; traceback puts its carets by it
+        if '\n' in source or '\r' in source:
+            # Not splitlines(): the parser does not end a line at a form feed or U+2028.
+            lines = io.StringIO(source, None).readlines()
+            if not lines[-1].endswith('\n'):
+                lines[-1] += '\n'    # as linecache does; traceback puts its carets by it
+        else:
+            lines = [source + '\n'] if source else []
         entry = (len(source), None, lines, filename)
-        self._drop(filename)
+        if filename in self._entries:
+            self._drop(filename)
         self._entries[filename] = entry
         self._total += len(source) + _OVERHEAD
         self._cache()[filename] = entry

@@ -93,7 +93,7 @@ class Streams(object):
         self.saved = [move_high(fd) for fd in range(3)]
         self._marks = [_mark(fd) for fd in self.saved]
         self._streams = [_open(fd) for fd in range(3)]
-        self._flush_c = _c_streams()
+        self.flush_c = _c_streams()
         for name, stream in zip(self.NAMES, self._streams):
             setattr(sys, name, stream)
             setattr(sys, '__%s__' % name, stream)
@@ -112,6 +112,11 @@ class Streams(object):
                 setattr(sys, '__%s__' % self.NAMES[fd], stream)
         sys.stdin, sys.stdout, sys.stderr = self._streams
 
+    def are_plain(self):
+        """Whether sys.stdout and sys.stderr are ours and hold nothing back, so that flushing them is nothing."""
+        stdout, stderr = sys.stdout, sys.stderr
+        return stdout is self._streams[1] and stderr is self._streams[2] and _is_direct(stdout) and _is_direct(stderr)
+
     def flush(self):
         """Everything that a cell printed, also through an object of its own and through C."""
         for stream in {id(each): each for each in (sys.stdout, sys.stderr)}.values():
@@ -119,7 +124,7 @@ class Streams(object):
                 stream.flush()
             except Exception:
                 pass             # its own stream, its own output
-        self._flush_c()
+        self.flush_c()
 
 
 def _mark(fd):
@@ -128,6 +133,11 @@ def _mark(fd):
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
+
+
+def _is_direct(stream):
+    # Only since 3.7 can it be told, and changed.
+    return getattr(stream, 'write_through', False) and 'flush' not in stream.__dict__
 
 
 def _usable(stream):

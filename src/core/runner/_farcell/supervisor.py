@@ -100,6 +100,8 @@ class Supervisor(object):
                 "python": sys.executable or os.path.realpath("/proc/self/exe"), "version": "%d.%d.%d" % sys.version_info[:3],
                 "owner_hash": spec.get("owner_hash"), "session": spec.get("session"), "created": time.time(),
                 "runner": spec.get("runner"), "idle_ms": spec.get("idle_ms"), "wake": self._port.wake}
+            if self._port.directory is not None:
+                self._record["lane"] = self._port.lane.describe() if self._port.lane is not None else None
         generations = self._conductor.generations
         self._record["generation"] = generations.number
         self._record["interpreter_pid"] = generations.current.pid if generations.current is not None else None
@@ -132,6 +134,11 @@ class Supervisor(object):
         # type: (str, int) -> object
         """Look after a cell that the host has put into the lane; its request if nobody has taken it."""
         return self._conductor.hand_over(cell_id, seq)
+
+    def find_out(self):
+        # type: () -> bool
+        """Look after the cell that was last put into the lane; False where it has to be asked after again."""
+        return self._conductor.find_out()
 
     def control(self, request):
         # type: (dict) -> dict

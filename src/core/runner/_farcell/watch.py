@@ -209,9 +209,10 @@ class Poll(Watch):
             return 0
 
 
-def settle(directory, number, options, end, send, expected_id=None, ours=False):
-    """Follow a cell and give the answer's fields."""
+def settle(directory, number, options, end, send, expected_id=None, ours=False, shipped=False):
+    """Follow a cell and give the answer's fields. `shipped`: just now, to a kernel that lived."""
     poll = Poll(directory, number, options, end, expected_id, ours)
+    poll.seen_alive = shipped
     cell, reply = poll.follow(), None
     if cell.fate in UNSETTLED and not files.is_locked(directory):
         cell = poll.bereaved()

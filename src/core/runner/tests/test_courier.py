@@ -274,12 +274,14 @@ class Contention(StreamTest):
         stream = self.stream()
         os.kill(stopped["pid"], signal.SIGSTOP)
         self.addCleanup(os.kill, stopped["pid"], signal.SIGCONT)
-        slow = [stream.call("control", dir=stopped["dir"], do="interrupt", hold_ms=1500) for _ in range(3)]
+        slow = [stream.call("control", dir=stopped["dir"], do="interrupt", hold_ms=50000) for _ in range(3)]
         self.assertEqual(len(stream.ok("list")["kernels"]), 1)
         self.assertFalse(any(call in stream.answers for call in slow))
         more = [stream.call("list") for _ in range(20)]
         for call in more:
             stream.answer(call)
+        self.assertFalse(any(call in stream.answers for call in slow))
+        os.kill(stopped["pid"], signal.SIGCONT)
         self.assertEqual([stream.answer(call)["done"] for call in slow], [False] * 3)
         self.assertLessEqual(len(helpers_of(stream)), 4)
 
@@ -305,7 +307,6 @@ class Contention(StreamTest):
         stream = self.stream()
         os.kill(stopped["pid"], signal.SIGSTOP)
         self.addCleanup(os.kill, stopped["pid"], signal.SIGCONT)
-        began = time.monotonic()
         late = stream.call("spawn", key="aa", spec=spec(), deadline_ms=700)
         cell = stream.run(stopped["dir"], "1", deadline_ms=700)
         self.assertEqual(stream.answer(cell)["fate"], "waiting")
@@ -314,6 +315,7 @@ class Contention(StreamTest):
         lock = os.open(os.path.join(stopped["dir"], "cells"), os.O_RDONLY)
         self.addCleanup(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.monotonic()
         self.assertEqual(stream.result(stream.run(stopped["dir"], "1", deadline_ms=700))["error"]["code"], "internal")
         self.assertLess(time.monotonic() - began, 8.0)
 

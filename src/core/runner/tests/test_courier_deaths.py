@@ -17,7 +17,7 @@ from tests.courier_kit import HEAD, StreamTest
 from tests.link_harness import RUNNER, gone, text_of, until
 from tests.test_courier import helpers_of
 
-SOON = 2.0  # a death is told within a second; as much again for a busy machine
+SOON = 4.0  # a death is told within a second; the rest is for a busy machine, and less than the five seconds after which everything is looked at anyway
 
 
 def bells(directory):
@@ -45,10 +45,26 @@ class Kernels(StreamTest):
 
     def test_a_killed_supervisor_whose_process_cannot_be_watched(self):
         kernel = self.kernel()
-        path = os.path.join(kernel["dir"], "kernel.json")
-        with open(path, "w") as file:
-            json.dump(dict(kernel, start_time=kernel["start_time"] + 1), file)
+        self.unwatchable(kernel)
         self.killed_supervisor(kernel)
+
+    def test_a_hold_that_ends_after_the_kernel_did(self):
+        for hold in (1, 100, 150, 190):
+            kernel = self.kernel("%02d" % (hold % 100))
+            self.unwatchable(kernel)
+            stream = self.stream()
+            first = self.sleeper(stream, kernel["dir"])
+            wait = stream.call("wait", dir=kernel["dir"], number=1, wait={"stream": True, "hold_ms": hold})
+            os.kill(kernel["pid"], signal.SIGKILL)
+            self.assertEqual(stream.answer(first, SOON)["reply"]["status"], "died")
+            answer = stream.answer(wait, SOON)
+            self.assertEqual((answer["reply"] or {"status": answer["fate"]})["status"], "died" if hold > 50 or answer["reply"] else "running")
+            self.assertEqual(text_of(stream.records[wait]), "so far\n")
+
+    def unwatchable(self, kernel):
+        """As where its process is in a world of its own, or the system has no pidfd."""
+        with open(os.path.join(kernel["dir"], "kernel.json"), "w") as file:
+            json.dump(dict(kernel, start_time=kernel["start_time"] + 1), file)
 
     def killed_supervisor(self, kernel):
         other = self.kernel("bb")
@@ -89,8 +105,13 @@ class Kernels(StreamTest):
             kernel = self.kernel("a%d" % turn)
             stream.value(kernel["dir"], "1")
             os.kill(kernel["pid"], signal.SIGKILL)
-            self.assertEqual(stream.result(stream.run(kernel["dir"], "2"), SOON)["error"]["code"], "kernel-dead")
-            self.assertEqual([name for name in os.listdir(os.path.join(kernel["dir"], "cells")) if "000002" in name], [])
+            answer = stream.result(stream.run(kernel["dir"], "2"), SOON)
+            if answer["ok"]:
+                # The interpreter, which ends a moment later, was asked by the lane.
+                self.assertEqual((answer["fate"], answer["reply"]["result"]["text/plain"]), ("settled", "2"))
+            else:
+                self.assertEqual(answer["error"]["code"], "kernel-dead")
+                self.assertEqual([name for name in os.listdir(os.path.join(kernel["dir"], "cells")) if "000002" in name], [])
 
     def test_a_stopped_supervisor_is_not_dead(self):
         kernel = self.kernel()
@@ -150,8 +171,8 @@ class Couriers(StreamTest):
         self.assertEqual(other.answer(other.run(directory, "", cell=cell, again=True))["reply"], answer["reply"])
         # A bell that nobody hears is removed by the supervisor, and disturbs nobody until then.
         os.utime(os.path.join(directory, "waiters", stale[0]), (1, 1))
-        self.assertEqual(other.value(directory, "runs"), "1")
-        self.assertNotIn(stale[0], bells(directory))
+        self.assertEqual(other.value(directory, "print('it does something'); runs"), "1")
+        until(lambda: stale[0] not in bells(directory), what="the end of the stale bell")
 
     def begin_control(self, stream, kernel):
         """A helper that is busy for long."""
@@ -187,9 +208,9 @@ class Couriers(StreamTest):
 
     def ended(self, stream, helpers):
         pid = stream.greeted()["pid"]
-        until(lambda: gone(pid), 5.0, "the end of the courier")
+        until(lambda: gone(pid), what="the end of the courier")
         for helper in helpers:
-            until(lambda: gone(helper), 5.0, "the end of helper %d" % helper)
+            until(lambda: gone(helper), what="the end of helper %d" % helper)
 
     def test_the_end_of_stdin_ends_it_and_its_helpers_and_leaves_no_bell(self):
         kernel, other = self.kernel(), self.kernel("bb")
@@ -237,19 +258,19 @@ class Couriers(StreamTest):
             self.assertEqual(stream.process.wait(30), 0)
 
     def test_a_host_that_is_silent_for_too_long_is_gone(self):
-        program = ("import sys; sys.path.insert(0, %r)\nfrom _farcell import courier\ncourier.SILENCE = 0.4\n"
+        program = ("import sys; sys.path.insert(0, %r)\nfrom _farcell import courier\ncourier.SILENCE = 1.0\n"
                    "courier.Courier({'runner': '0', 'base': None, 'place': None}, None).serve(b'')" % RUNNER)
         process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stdin.close)
         began = time.monotonic()
-        while time.monotonic() - began < 1.2:
+        while time.monotonic() - began < 1.5:
             process.stdin.write(HEAD.pack(4, b"P"[0], 0))
             process.stdin.flush()
             self.assertEqual(process.stdout.read(9), HEAD.pack(4, b"p"[0], 0))
         self.assertIsNone(process.poll())
         self.assertEqual(process.wait(30), 0)
-        self.assertLess(time.monotonic() - began, 1.2 + 10.0)
+        self.assertLess(time.monotonic() - began, 1.5 + 20.0)
 
 
 class Follower:
@@ -339,7 +360,7 @@ class Waking(StreamTest):
         os.symlink("/dev/null", os.path.join(directory, "waiters"))
         stream = self.stream()
         for number in range(3):
-            self.assertEqual(stream.answer(stream.run(directory, str(number)), 5.0)["reply"]["result"]["text/plain"], str(number))
+            self.assertEqual(stream.answer(stream.run(directory, str(number)), 15.0)["reply"]["result"]["text/plain"], str(number))
         call = stream.run(directory, "print('one', flush=True); import time; time.sleep(0.3); print('two')", wait={"stream": True})
         stream.until(lambda: text_of(stream.records.get(call, b"")) == "one\n", what="the first line")
         self.assertEqual((stream.answer(call)["fate"], text_of(stream.records[call])), ("settled", "one\ntwo\n"))

@@ -3,10 +3,12 @@
 import os
 import sys
 import unittest
+import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from kernel import Kernel  # noqa: E402
+from _farcell import execute, sources  # noqa: E402
 
 AWAITS = sys.version_info >= (3, 8)
 
@@ -32,6 +34,43 @@ class ExecuteTest(unittest.TestCase):
 
     def value(self, code, **fields):
         return self.kernel.value(code, **fields)
+
+    # -- the short way of one line --
+
+    LINES = (
+        'x', '1 + 1', ' 1', '\t1', '1 ', '1 # one', '(1)', '(1,', 'f(a=1)', 'f(x).y = 3', 'x.y = 3', 'x[0] = 1', 'x == 1', 'a, b', '*a, b', '*a', 'x: int', 'x: int = 1',
+        'yield', 'await f()', 'lambda: 0', 'not x', 'if x: y', 'for a in b: c', 'import os', 'importlib', 'del x', 'delta', 'pass', 'passed', 'return 1', '(y := 1)',
+        'print(1); print(2)', 'x;', '"a;b"', '"text"', 'f"{x!r}"', '[a for a in b]', '{1: 2}', '{*a}', '...', '1if x else 2', '1 is 1', '0x1for x in y', '"\\d"', 'x\x0c', '',
+        '#', ' ', '\x00', 'x\x00', '1 +', ')', "'", 'f(', 'x\n', 'x\r\n', '\nx', 'match', 'match(x)', 'type(x)', 'type X = int', 'print x', 'x = yield', '@f', 'async def f(): pass',
+        'None', 'True = 1', 'x if y', 'a.b.c(d)[e]', '\ufeffx', 'x = 1', 'x += 1', '\u00e9', 'assert x', 'raise', 'global x', 'nonlocal x', 'break', 'with a: b')
+
+    def test_it_leads_to_the_same_code_and_the_same_complaints(self):
+        for line in self.LINES:
+            self.assertEqual(self.prepared(line, execute._may_be_expression), self.prepared(line, lambda *_: False), line)
+
+    def prepared(self, line, may_be_expression):
+        """What becomes of a line, and what is said about it."""
+        before, execute._may_be_expression = execute._may_be_expression, may_be_expression
+        try:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter('always')
+                executor = execute.Executor.__new__(execute.Executor)
+                executor._flags, executor._future = execute._AWAIT, 0
+                source = line[1:] if line[:1] == '\ufeff' else line
+                try:
+                    steps, shows = executor._prepare(source, '<cell 1>', 'last', sources.Sources().add('<cell 1>', source))
+                except Exception as error:
+                    outcome = type(error), str(error), getattr(error, 'args', None), error.__context__
+                else:
+                    outcome = [(code.co_code, code.co_consts, code.co_names, code.co_flags, code.co_name) for code in steps if not self.has_code(code)], shows
+            return outcome, [str(each.message) for each in told]
+        finally:
+            execute._may_be_expression = before
+
+    @staticmethod
+    def has_code(code):
+        """Whether there are code objects in it, which compare by more than what they do."""
+        return any(hasattr(each, 'co_code') for each in code.co_consts)
 
     # -- values --
 

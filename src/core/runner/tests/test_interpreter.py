@@ -2,6 +2,7 @@
 
 import base64
 import os
+import select
 import signal
 import sys
 import time
@@ -194,6 +195,28 @@ class SignalTest(KernelTest):
             self.assertEqual(kernel.value('import signal\nsignal.getsignal(signal.SIGPIPE) is signal.SIG_IGN'), 'True')
             os.kill(kernel.pid, signal.SIGTERM)
             self.assertEqual(os.WTERMSIG(kernel.wait()), signal.SIGTERM)
+
+    def test_a_handler_that_comes_with_the_last_flush_harms_nobody(self):
+        # It is installed after the code has come to its end, and goes off between two cells.
+        self.kernel.value('import signal, sys\nlate = 0\nclass Stream:\n    def write(self, text): pass\n    def flush(self):\n'
+                          '        signal.signal(signal.SIGALRM, self.raise_)\n        signal.setitimer(signal.ITIMER_REAL, 0.02)\n'
+                          '    def raise_(self, *_):\n        global late\n        late += 1\n        raise TimeoutError\nsys.stdout = Stream();')
+        deadline = time.monotonic() + PATIENCE
+        while 'TimeoutError' not in bytes(self.kernel.err.data).decode():
+            self.assertLess(time.monotonic(), deadline)
+            select.select([], [], [], 0.005)
+        self.assertEqual(self.kernel.value('late'), '1')
+
+    def test_a_flush_of_the_users_own_is_called_at_the_end(self):
+        self.kernel.value('import sys\nsys.stdout.flush = lambda: print("flushed", file=sys.stderr);')
+        self.assertEqual(self.kernel.run('1')['stderr'], 'flushed\n')
+        self.kernel.value('del sys.stdout.flush')
+
+    @unittest.skipIf(sys.version_info < (3, 7), 'streams cannot be reconfigured')
+    def test_what_a_reconfigured_stream_holds_back_comes_with_its_cell(self):
+        reply = self.kernel.run('import sys\nsys.stdout.reconfigure(write_through=False)\nsys.stdout.write("held");')
+        self.assertEqual(reply['stdout'], 'held')
+        self.kernel.value('sys.stdout.reconfigure(write_through=True)')
 
     def test_a_forgotten_alarm_harms_nobody(self):
         make = ('import signal\nfired = 0\ndef handler(*_):\n    global fired\n    fired += 1\n    raise TimeoutError("late alarm")\n'

@@ -78,8 +78,10 @@ class LaneKernel(PipeKernel):
 
 @unittest.skipUnless(os.path.exists("/proc/self/fd"), "needs /proc")
 class Lane(unittest.TestCase):
+    make = LaneKernel
+
     def setUp(self):
-        self.kernel = LaneKernel()
+        self.kernel = self.make()
         self.addCleanup(self.kernel.close)
         self.assertEqual(self.kernel.lane("x = 0")[0]["kernel"]["state"], "fresh")
 
@@ -272,7 +274,7 @@ class Lane(unittest.TestCase):
         self.assertEqual(self.kernel.lane("x = 5")[0]["status"], "ok")
 
     def test_the_idle_clock_knows_cells_in_the_lane(self):
-        kernel = LaneKernel(idle_ms=400)
+        kernel = self.make(idle_ms=400)
         self.addCleanup(kernel.close)
         kernel.lane("x = 0")
         for number in range(1, 15):

@@ -26,7 +26,7 @@ class Requests(Kernel):
         record = self.kernel.record
         self.assertEqual(sorted(record), sorted(
             "v id key dir base pid start_time boot_id generation interpreter_pid language python version owner_hash session created "
-            "runner idle_ms wake".split()))
+            "runner idle_ms wake lane".split()))
         self.assertEqual((record["pid"], record["wake"], record["generation"]), (self.kernel.pid, "fifo", 1))
         self.assertEqual(record, self.kernel.answer["kernel"])
         for name in ("kernel.json", "wake", "runner.log", "reserve"):

@@ -11,7 +11,6 @@ use crate::error::{Error, ErrorKind, Result, Step};
 use crate::event::{Event, EventSink, RecordEvents};
 use crate::id::{CellId, CellNumber};
 use crate::kernel::{Fetched, Kernel as _, Which};
-use crate::link;
 use crate::reply::{CellInfo, ErrorInfo, Reply, State, Status, TroubleKind};
 use crate::retry::Pauses;
 use crate::wire::message::{Fate, Operation, Progress, Request, Watch};
@@ -287,7 +286,7 @@ impl<'a> Drive<'a> {
         if std::mem::take(&mut self.told.cut) {
             self.events.event(Event::Note("connection is back".to_owned()));
         }
-        let progress: Progress = link::read_answer(&self.kernel.identity.target, answer)?;
+        let progress: Progress = answer.read(&self.kernel.identity.target)?;
         self.offset = self.offset.max(progress.offset);
         if let Some(number) = progress.number {
             self.number = Some(number);

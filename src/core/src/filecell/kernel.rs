@@ -150,7 +150,7 @@ impl Kernel for FileCellKernel {
         let mut bytes = bytes::BytesMut::new();
         let call = self.call(&operation, Instant::now() + QUESTION);
         let answer = self.link.call(call, &mut |chunk| bytes.extend_from_slice(&chunk)).await?;
-        let read: Read = link::read_answer(&self.identity.target, answer)?;
+        let read: Read = answer.read(&self.identity.target)?;
         Ok(Chunk { bytes: bytes.freeze(), next: read.offset, size: read.size })
     }
 

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::header;
 use super::places::{Place, Places};
 use super::verdict::{Verdict, judge};
-use super::{Call, ChunkSink, Link};
+use super::{Call, Carrier, ChunkSink, Link, Reported};
 use crate::cell::millis;
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::Nonce;
@@ -34,7 +33,7 @@ pub struct ExecLink {
 
 /// What one command brought.
 enum Outcome {
-    Answer(Vec<Bytes>, Value),
+    Answer(Vec<Bytes>, Reported),
     NeedRunner,
 }
 
@@ -55,9 +54,9 @@ impl ExecLink {
         let stdin = stdin(&nonce, call, bundle)?;
         let output = self.transport.exec(&runner().command, stdin, call.deadline).await?;
         let value = match answer::parse(&nonce, &output.stdout) {
-            Answer::Whole { chunks, value, .. } => {
-                return Ok(match judge(self.target(), value)? {
-                    Verdict::Done(value) => Outcome::Answer(chunks, value),
+            Answer::Whole { chunks, text, .. } => {
+                return Ok(match judge(self.target(), text)? {
+                    Verdict::Done(reported) => Outcome::Answer(chunks, reported),
                     Verdict::NeedRunner => Outcome::NeedRunner,
                 });
             }
@@ -92,7 +91,13 @@ impl Link for ExecLink {
         self.transport.target()
     }
 
-    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Value> {
+    fn carrier(&self) -> Carrier {
+        let opens = self.transport.capabilities().opens;
+        let why = if opens { "no stream is wanted" } else { "the transport cannot keep a command open" };
+        Carrier::Commands { why: why.to_owned() }
+    }
+
+    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {
         // A spawn meets new machines; to send the runner along at once costs less than to be told that it is missing.
         let mut bundle = call.base.is_none() || matches!(call.operation, Operation::Spawn { .. });
         let mut operation = Cow::Borrowed(call.operation);
@@ -105,9 +110,9 @@ impl Link for ExecLink {
                 .await
                 .map_err(|e| e.on(self.target()).at(header::step(call.operation)))?
             {
-                Outcome::Answer(records, value) => {
+                Outcome::Answer(records, reported) => {
                     records.into_iter().for_each(chunks);
-                    return Ok(value);
+                    return Ok(reported);
                 }
                 Outcome::NeedRunner if bundle => {
                     let e =
@@ -163,7 +168,7 @@ fn absent(output: &Output) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -10,10 +10,10 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::Value;
 
 use self::channel::Failed;
 use self::connect::Streams;
@@ -22,7 +22,7 @@ use super::exec::ExecLink;
 use super::header;
 use super::places::Places;
 use super::verdict::{Verdict, judge};
-use super::{Call, ChunkSink, Link};
+use super::{Call, Carrier, ChunkSink, Link, Reported};
 use crate::error::{Error, ErrorKind, Result};
 use crate::target::Target;
 use crate::transport::Transport;
@@ -36,6 +36,8 @@ const STREAMS: usize = 3;
 pub struct StreamLink {
     streams: Streams,
     commands: ExecLink,
+    /// Nothing has been asked of it yet.
+    is_new: AtomicBool,
 }
 
 /// Why a stream is over.
@@ -67,12 +69,13 @@ impl fmt::Display for End {
 }
 
 impl StreamLink {
-    /// A link over `transport`, which opens its stream when it is first used.
+    /// A link over `transport`, which opens its stream with the first spawn, or else with the second call.
     pub fn new(transport: Arc<dyn Transport>) -> Self {
         let places = Arc::new(Places::new(transport.capabilities()));
         StreamLink {
             streams: Streams::new(Arc::clone(&transport), Arc::clone(&places)),
             commands: ExecLink::with_places(transport, places),
+            is_new: AtomicBool::new(true),
         }
     }
 
@@ -81,7 +84,7 @@ impl StreamLink {
         let Some(channel) = self.streams.channel(call).await else { return Ok(Outcome::ByCommand) };
         let message = header::text(call, HEAD)?;
         match channel.call(message, call.deadline, chunks).await {
-            Ok(answer) => self.read(&answer),
+            Ok(answer) => self.read(answer),
             Err(Failed::NotLookedAt(end)) => {
                 tracing::debug!(%end, "a call goes another way");
                 Ok(if matches!(*end, End::NeedRunner) { Outcome::Again } else { Outcome::ByCommand })
@@ -93,12 +96,9 @@ impl StreamLink {
         }
     }
 
-    fn read(&self, answer: &Bytes) -> Result<Outcome> {
-        let value = serde_json::from_slice(answer).map_err(|e| {
-            Error::new(ErrorKind::Protocol, format!("the answer is whole and makes no sense: {e}"))
-        })?;
-        Ok(match judge(self.target(), value)? {
-            Verdict::Done(value) => Outcome::Answer(value),
+    fn read(&self, answer: Bytes) -> Result<Outcome> {
+        Ok(match judge(self.target(), answer)? {
+            Verdict::Done(reported) => Outcome::Answer(reported),
             // Its files were removed under a courier that lives.
             Verdict::NeedRunner => Outcome::ByCommand,
         })
@@ -107,7 +107,7 @@ impl StreamLink {
 
 /// What one try over a stream brought.
 enum Outcome {
-    Answer(Value),
+    Answer(Reported),
     /// Nothing was done; another stream may do it.
     Again,
     /// Nothing was done, and there is no stream for it.
@@ -122,7 +122,15 @@ impl Link for StreamLink {
         self.commands.target()
     }
 
-    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Value> {
+    fn carrier(&self) -> Carrier {
+        self.streams.carrier()
+    }
+
+    async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {
+        // A call that stays alone, as that of a program that runs one cell, is quicker by a command than a stream is opened.
+        if self.is_new.swap(false, Ordering::Relaxed) && !call.operation.is_followed() {
+            return self.commands.call(call, chunks).await;
+        }
         let named = |e: Error| e.on(self.target()).at(header::step(call.operation));
         for _ in 0..STREAMS {
             let mut is_fresh = true;
@@ -131,7 +139,7 @@ impl Link for StreamLink {
                 chunks(piece);
             };
             match self.try_stream(&call, &mut take).await.map_err(named)? {
-                Outcome::Answer(value) => return Ok(value),
+                Outcome::Answer(reported) => return Ok(reported),
                 Outcome::Again => {}
                 Outcome::ByCommand => break,
                 Outcome::Unknown(_) if is_fresh && call.operation.may_be_repeated() => break,
@@ -145,6 +153,11 @@ impl Link for StreamLink {
 }
 
 impl Operation {
+    /// True if others are sure to come after it.
+    fn is_followed(&self) -> bool {
+        matches!(self, Operation::Spawn { .. } | Operation::Doctor {})
+    }
+
     /// True if a second time changes nothing that the first has not: such a call can be asked again where it is not known whether it arrived.
     fn may_be_repeated(&self) -> bool {
         match self {
@@ -155,6 +168,10 @@ impl Operation {
             | Operation::List {}
             | Operation::Sweep { .. }
             | Operation::Doctor {} => true,
+            // Which cell is meant has to be said: by now another may run.
+            Operation::Control { action: Action::Interrupt, number, id, .. } => {
+                number.is_some() || id.is_some()
+            }
             Operation::Control { action, .. } => *action == Action::Stop,
             // The driver repeats these in its own way: a cell with `again`, a spawn with another id. What was withdrawn or removed is not there
             // the second time.

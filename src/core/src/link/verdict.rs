@@ -1,33 +1,41 @@
 //! What an answer of the far side means: done, or refused with a code.
 
-use serde_json::Value;
+use bytes::Bytes;
+use serde::Deserialize;
 
-use super::read_answer;
+use super::{Reported, does_not_fit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::target::Target;
 use crate::wire::message::FarError;
 
-/// An answer, read.
+/// An answer, read as far as the link has to.
 pub(super) enum Verdict {
-    Done(Value),
+    Done(Reported),
     /// The modules are not there, and nothing was done.
     NeedRunner,
+}
+
+/// The fields that all answers have.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    ok: bool,
+    #[serde(default)]
+    error: Option<FarError>,
 }
 
 /// Reads an answer.
 ///
 /// # Errors
 /// The far side's.
-pub(super) fn judge(target: &Target, answer: Value) -> Result<Verdict> {
-    if answer.get("ok").and_then(Value::as_bool) == Some(true) {
-        return Ok(Verdict::Done(answer));
+pub(super) fn judge(target: &Target, text: Bytes) -> Result<Verdict> {
+    let head: Head = serde_json::from_slice(&text).map_err(|e| does_not_fit(&e, target))?;
+    match head.error {
+        _ if head.ok => Ok(Verdict::Done(Reported { text })),
+        Some(far) if far.code == "need-runner" => Ok(Verdict::NeedRunner),
+        Some(far) => Err(far.into()),
+        None => Err(Error::new(ErrorKind::Protocol, "the far side says no, and not why").on(target)),
     }
-    let error = answer.get("error").cloned().unwrap_or_default();
-    let far: FarError = read_answer(target, error)?;
-    if far.code == "need-runner" {
-        return Ok(Verdict::NeedRunner);
-    }
-    Err(far.into())
 }
 
 impl From<FarError> for Error {

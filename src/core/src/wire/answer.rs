@@ -14,6 +14,8 @@ pub enum Answer {
         chunks: Vec<Bytes>,
         /// The answer itself.
         value: Value,
+        /// The same as it came.
+        text: Bytes,
         /// Where it ends in what was printed; the line break that closes it comes behind.
         end: usize,
     },
@@ -56,7 +58,7 @@ pub fn parse(nonce: &Nonce, stdout: &Bytes) -> Answer {
             "out" => chunks.push(payload),
             "json" => {
                 return match serde_json::from_slice(&payload) {
-                    Ok(value) => Answer::Whole { chunks, value, end },
+                    Ok(value) => Answer::Whole { chunks, value, text: payload, end },
                     Err(e) => Answer::Nonsense(e.to_string()),
                 };
             }
@@ -90,7 +92,8 @@ mod tests {
         // The length counts bytes of the payload alone.
         let text = text.replace("json 10", "json 11");
         let (chunks, value) = (vec![Bytes::from_static(b"a\nb")], json!({"ok": true}));
-        assert_eq!(answer(text.as_bytes()), Answer::Whole { chunks, value, end: text.len() - 4 });
+        let (end, json) = (text.len() - 4, Bytes::from_static(b"{\"ok\":true}"));
+        assert_eq!(answer(text.as_bytes()), Answer::Whole { chunks, value, text: json, end });
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::channel::Channel;
 use crate::cell::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::Nonce;
-use crate::link::Call;
 use crate::link::places::Places;
+use crate::link::{Call, Carrier};
 use crate::retry::Pauses;
 use crate::runner::runner;
 use crate::transport::Transport;
@@ -33,6 +33,8 @@ pub(super) struct Streams {
     transport: Arc<dyn Transport>,
     places: Arc<Places>,
     ways: Mutex<Vec<Arc<Way>>>,
+    /// Why the last attempt to have one came to nothing.
+    trouble: Mutex<Option<String>>,
 }
 
 /// The stream for one Python, as far as there is one.
@@ -54,7 +56,7 @@ struct Attempts {
 
 impl Streams {
     pub(super) fn new(transport: Arc<dyn Transport>, places: Arc<Places>) -> Self {
-        Streams { transport, places, ways: Mutex::default() }
+        Streams { transport, places, ways: Mutex::default(), trouble: Mutex::default() }
     }
 
     /// An open stream for the call; `None` if there is none just now.
@@ -72,7 +74,7 @@ impl Streams {
                 way.current().clone_from(&last);
                 return last;
             }
-            Some(Some((end, was_of_use))) => attempts.learn(&end, was_of_use, &self.transport),
+            Some(Some((end, was_of_use))) => attempts.learn(&end, was_of_use, self),
             None => {}
         }
         if attempts.not_before.is_some_and(|moment| Instant::now() < moment) {
@@ -88,10 +90,24 @@ impl Streams {
                 Some(channel)
             }
             Err(e) => {
-                attempts.wait_after(&e, &self.transport);
+                attempts.wait_after(&e, self);
                 None
             }
         }
+    }
+
+    /// How steps get there just now.
+    pub(super) fn carrier(&self) -> Carrier {
+        let ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        if ways.iter().any(|way| way.open_channel().is_some()) {
+            return Carrier::Stream;
+        }
+        let why = self.trouble().clone().unwrap_or_else(|| "none was needed by now".to_owned());
+        Carrier::Commands { why }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new kernel and the facts need the Python that was asked for. All else is about files, and any courier does.
@@ -173,7 +189,7 @@ impl Way {
 
 impl Attempts {
     /// Draws conclusions from the end of a stream.
-    fn learn(&mut self, end: &End, was_of_use: bool, transport: &Arc<dyn Transport>) {
+    fn learn(&mut self, end: &End, was_of_use: bool, streams: &Streams) {
         if was_of_use {
             self.pauses.reset();
             self.bundle = false;
@@ -182,12 +198,13 @@ impl Attempts {
             // The same again at once, and with what it needs.
             return;
         }
-        self.wait_after(end, transport);
+        self.wait_after(end, streams);
     }
 
-    fn wait_after(&mut self, why: &dyn fmt::Display, transport: &Arc<dyn Transport>) {
+    fn wait_after(&mut self, why: &dyn fmt::Display, streams: &Streams) {
         let pause = self.pauses.next_pause();
         self.not_before = Some(Instant::now() + pause);
-        tracing::info!(target = %transport.target(), %why, ?pause, "no stream; each step is a command until it is tried again");
+        *streams.trouble() = Some(why.to_string());
+        tracing::info!(target = %streams.transport.target(), %why, ?pause, "no stream; each step is a command until it is tried again");
     }
 }

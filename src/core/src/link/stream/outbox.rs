@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
+use tokio::time::Instant;
 
 /// How much of a call goes in one piece.
 pub(super) const PIECE: usize = 64 * 1024;
@@ -28,6 +29,9 @@ pub(super) struct Outbox {
     /// Calls that are not out yet; they take turns.
     calls: VecDeque<Outgoing>,
     unflushed: bool,
+    blocked: bool,
+    /// When the pipe, having been full, took something again: somebody reads at the other end.
+    progress: Option<Instant>,
     /// Goes on where the pipe was full.
     task: Option<Waker>,
 }
@@ -62,6 +66,8 @@ impl Outbox {
             urgent: VecDeque::new(),
             calls: VecDeque::new(),
             unflushed: false,
+            blocked: false,
+            progress: None,
             task: None,
         }
     }
@@ -113,6 +119,11 @@ impl Outbox {
         }
     }
 
+    /// The last sign that what is written is read.
+    pub(super) fn progress(&self) -> Option<Instant> {
+        self.progress
+    }
+
     /// Drops the writer, which is end of file at the other end.
     pub(super) fn close(&mut self) {
         self.writer = None;
@@ -133,7 +144,13 @@ impl Outbox {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             };
             if more {
-                let written = std::task::ready!(Pin::new(writer).poll_write(cx, &self.current.bytes))?;
+                let Poll::Ready(written) = Pin::new(writer).poll_write(cx, &self.current.bytes)? else {
+                    self.blocked = true;
+                    return Poll::Pending;
+                };
+                if std::mem::take(&mut self.blocked) {
+                    self.progress = Some(Instant::now());
+                }
                 if written == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }

@@ -117,12 +117,15 @@ impl Serving {
     /// Asks for a sign of life when it is time to. Returns when to look again.
     fn look_at_clock(&mut self) -> Result<Instant, End> {
         let now = Instant::now();
+        // A long call on a slow line is no silence: the courier has nothing to say before it has all of it.
+        let progress = self.shared.outbox().progress();
+        let last = progress.map_or(self.heard, |progress| progress.max(self.heard));
         let mut calls = self.shared.calls();
         let mut next = match (self.greeted_until, self.asked) {
-            (Some(until), _) => until,
-            (None, Some(asked)) => asked + PATIENCE,
-            (None, None) if calls.open.is_empty() => self.heard + QUIET_IDLE,
-            (None, None) => self.heard.max(calls.busy_since) + QUIET,
+            (Some(until), _) => progress.map_or(until, |progress| until.max(progress + PATIENCE)),
+            (None, Some(asked)) => last.max(asked) + PATIENCE,
+            (None, None) if calls.open.is_empty() => last + QUIET_IDLE,
+            (None, None) => last.max(calls.busy_since) + QUIET,
         };
         if next <= now {
             if self.greeted_until.is_some() {

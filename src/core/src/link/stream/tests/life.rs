@@ -133,6 +133,25 @@ async fn a_courier_that_does_not_read_is_dead_as_well() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_call_on_a_slow_line_is_no_silence() {
+    let (channel, mut courier) = channel(1000).await;
+    let play = async {
+        let mut seen = Vec::new();
+        while seen.len() < 100_000 {
+            let mut piece = [0; 1000];
+            let read = tokio::io::AsyncReadExt::read(&mut courier.read, &mut piece).await.unwrap();
+            seen.extend_from_slice(&piece[..read]);
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
+        courier.answer(1).await;
+    };
+    let began = Instant::now();
+    let (called, ()) = tokio::join!(call_of(&channel, 100_000), play);
+    called.unwrap();
+    assert!(began.elapsed().as_secs() > 100);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_break_in_the_middle_fails_what_may_have_arrived_and_gives_back_the_rest() {
     let (channel, mut courier) = channel(1000).await;
     let play = async {

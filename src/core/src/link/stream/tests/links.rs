@@ -1,12 +1,13 @@
 //! The link: which stream a call takes, and when it goes by a command instead.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::fake::{CourierBox, FakeTransport};
+use super::fake::{Courier, CourierBox, FakeTransport};
 use crate::error::{ErrorKind, Result, Step};
 use crate::id::{CellId, KernelId};
 use crate::link::{Call, Link as _, StreamLink};
@@ -14,12 +15,15 @@ use crate::wire::message::{Action, Limits, Operation, Request, SpawnSpec, Watch}
 
 fn link() -> (Arc<StreamLink>, Arc<FakeTransport>, tokio::sync::mpsc::UnboundedReceiver<CourierBox>) {
     let (transport, couriers) = FakeTransport::new();
-    (Arc::new(StreamLink::new(Arc::clone(&transport) as _)), transport, couriers)
+    let link = StreamLink::new(Arc::clone(&transport) as _);
+    link.is_new.store(false, Ordering::Relaxed);
+    (Arc::new(link), transport, couriers)
 }
 
 async fn call(link: &StreamLink, operation: &Operation, python: Option<&str>) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    link.call(Call { operation, base: Some("/b"), dir: None, python, deadline }, &mut |_| ()).await
+    let call = Call { operation, base: Some("/b"), dir: None, python, deadline };
+    link.call(call, &mut |_| ()).await?.read(link.target())
 }
 
 async fn list(link: &StreamLink) -> Result<Value> {
@@ -79,6 +83,31 @@ async fn many_first_callers_open_one_stream() {
     assert!(courier.is_dropped());
 }
 
+/// Plays the courier of one stream, which answers one call.
+async fn answer_one(couriers: &mut tokio::sync::mpsc::UnboundedReceiver<CourierBox>) -> Courier {
+    let CourierBox(mut courier) = couriers.recv().await.unwrap();
+    let (nonce, _) = courier.asked().await;
+    courier.say_hello(&nonce).await;
+    let (number, _) = courier.call().await;
+    courier.answer(number).await;
+    courier
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_stays_alone_is_a_command_and_a_spawn_never_does() {
+    let (transport, mut couriers) = FakeTransport::new();
+    let (run, spawn) = (run(), spawn());
+    let link = StreamLink::new(Arc::clone(&transport) as _);
+    assert_eq!(call(&link, &run, None).await.unwrap()["exec"], 1);
+    assert_eq!(transport.counts(), (0, 1));
+    let (called, _courier) = tokio::join!(call(&link, &run, None), answer_one(&mut couriers));
+    assert_eq!(called.unwrap()["call"], 1);
+    let link = StreamLink::new(Arc::clone(&transport) as _);
+    let (called, _courier) = tokio::join!(call(&link, &spawn, None), answer_one(&mut couriers));
+    assert_eq!(called.unwrap()["call"], 1);
+    assert_eq!(transport.counts(), (2, 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_target_without_the_runner_gets_it_with_the_next_stream() {
     let (link, transport, mut couriers) = link();
@@ -123,15 +152,7 @@ async fn a_refused_stream_is_tried_again_after_pauses_that_grow() {
         assert!((about * 0.45..about * 1.6).contains(pause), "{pauses:?}");
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let play = async {
-        let CourierBox(mut courier) = couriers.recv().await.unwrap();
-        let (nonce, _) = courier.asked().await;
-        courier.say_hello(&nonce).await;
-        let (number, _) = courier.call().await;
-        courier.answer(number).await;
-        courier
-    };
-    let (called, _courier) = tokio::join!(list(&link), play);
+    let (called, _courier) = tokio::join!(list(&link), answer_one(&mut couriers));
     assert_eq!(called.unwrap()["call"], 1);
 }
 
