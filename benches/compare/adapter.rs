@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::fixtures;
-use crate::options::Options;
 use crate::places::Place;
 use crate::samples::Samples;
 use crate::side::{Done, KernelNumber, Processes, Side, Trouble, samples_of};
@@ -17,7 +16,7 @@ use crate::side::{Done, KernelNumber, Processes, Side, Trouble, samples_of};
 /// How long a peer may take for one request of many cells.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// How long it may take to clean up.
-const FAREWELL: Duration = Duration::from_secs(30);
+const FAREWELL: Duration = Duration::from_secs(60);
 
 /// Dropping it has the adapter end all that it has started.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn start(place: &Place, module: &[&str], options: &Options) -> Done<Self> {
+    pub(crate) fn start(place: &Place, module: &[&str]) -> Done<Self> {
         let log = fixtures::log(&format!("{}-{}", place.name.replace(' ', "-"), module.join("")))?;
         let mut command = Command::new(&place.venv_python);
         command.arg("-m").args(module).current_dir(fixtures::here("peers"));
@@ -48,9 +47,7 @@ impl Adapter {
             }
         });
         let mut adapter = Adapter { child, stdin, answers, version: String::new(), note: String::new() };
-        let mut target = place.told_to_adapters();
-        target["quick"] = options.quick.into();
-        let answer = adapter.ask(&json!({ "do": "connect", "target": target }))?;
+        let answer = adapter.ask(&json!({ "do": "connect", "target": place.told_to_adapters() }))?;
         answer["version"].as_str().unwrap_or_default().clone_into(&mut adapter.version);
         answer["note"].as_str().unwrap_or_default().clone_into(&mut adapter.note);
         Ok(adapter)

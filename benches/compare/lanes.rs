@@ -57,7 +57,7 @@ impl<'a> Lanes<'a> {
         }
         for (system, name, module) in PEERS {
             if options.wants_peer(name) {
-                let side = Adapter::start(place, module, options).map(|side| Box::new(side) as _);
+                let side = Adapter::start(place, module).map(|side| Box::new(side) as _);
                 lanes.join(system, side, report);
             }
         }

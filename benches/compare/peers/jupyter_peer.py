@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import secrets
 import socket
 import subprocess
@@ -28,7 +29,7 @@ class Jupyter(Adapter):
     def __init__(self, target):
         super().__init__(target)
         self.made = []
-        self.ports = itertools.count(40000)
+        self.ports = free_ports()
         if target["kind"] == "ssh":
             self.note = "its five ports forwarded by the ssh that starts it"
         elif target["kind"] == "docker":
@@ -82,7 +83,7 @@ class Far:
     def __init__(self, target, ports):
         if target["kind"] == "ssh":
             # The box is this machine: ports that are free here are free there.
-            here, there = free_ports(), free_ports()
+            here, there = ({name: next(ports) for name in CHANNELS} for _ in range(2))
             host, address = "127.0.0.1", "127.0.0.1"
             argv = command({**target, "python": target["venv_python"]}, ["-c", LAUNCH])
             forwards = [word for name in CHANNELS for word in ("-L", "%d:127.0.0.1:%d" % (here[name], there[name]))]
@@ -116,13 +117,14 @@ def as_fields(ports):
 
 
 def free_ports():
-    sockets = [socket.socket() for _ in CHANNELS]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = dict(zip(CHANNELS, (one.getsockname()[1] for one in sockets)))
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports one after the other, below those that connections are given, which would be free now and taken a moment later."""
+    for port in itertools.count(random.randrange(10000, 25000)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+        yield port
 
 
 def container_address(container):
