@@ -20,6 +20,8 @@ mod options;
 mod pipe;
 mod procfs;
 mod report;
+#[path = "../common/samples.rs"]
+mod samples;
 mod spawn;
 mod warm;
 

@@ -1,36 +1,10 @@
 //! What was measured: rows of a table, and which thresholds they keep.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How long something took, each time.
-#[derive(Debug, Default)]
-pub(crate) struct Samples(Vec<Duration>);
-
-impl Samples {
-    pub(crate) fn push(&mut self, took: Duration) {
-        self.0.push(took);
-    }
-
-    fn percentile_ms(&self, percent: usize) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_unstable();
-        let rank = (sorted.len() * percent).div_ceil(100).max(1);
-        sorted.get(rank - 1).map_or(f64::NAN, |d| d.as_secs_f64() * 1000.0)
-    }
-
-    /// The median.
-    pub(crate) fn p50_ms(&self) -> f64 {
-        self.percentile_ms(50)
-    }
-
-    /// How many times as long as another's median this one's is.
-    pub(crate) fn times(&self, other: &Samples) -> f64 {
-        self.p50_ms() / other.p50_ms()
-    }
-}
+pub(crate) use crate::samples::Samples;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -74,7 +48,7 @@ impl Report {
             system: system.to_owned(),
             p50_ms: Some(samples.p50_ms()),
             p99_ms: Some(samples.percentile_ms(99)),
-            n: samples.0.len(),
+            n: samples.len(),
             note,
         });
     }
