@@ -177,7 +177,7 @@ def _default_signals():
     """What a Python that somebody started by hand would have: `&` and nohup leave signals ignored, the supervisor too."""
     osdep.set_wakeup_fd(-1)
     osdep.restore_dispositions(_DEFAULTS)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def _seed_anew():

@@ -1,10 +1,10 @@
 """The process that runs user code: takes cells from the supervisor, one after the other, and answers each once."""
 
+import _signal           # signal's own functions spend microseconds on making enums
 import builtins
 import gc
 import os
 import select
-import signal
 import struct
 import sys
 import types
@@ -15,6 +15,8 @@ from . import awaiting, display, execute, figures, frames, gate, osdep, patches,
 from .guarded import BUILTINS as __builtins__
 
 _NUMBER = struct.Struct('>I')
+_USUAL = {getattr(_signal, name): _signal.SIG_IGN for name in ('SIGPIPE', 'SIGXFSZ') if hasattr(_signal, name)}   # as Python itself does
+_USUAL[_signal.SIGTERM] = _signal.SIG_DFL
 _HELD = 16               # displays of threads between two cells that are kept for the next one
 _exit = os._exit
 _getpid = os.getpid
@@ -48,8 +50,8 @@ def serve(read_fd, write_fd, hello):
     code = 70
     try:
         # A signal for a cell that is already in the pipe waits until there is a handler for it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-        osdep.set_pdeathsig(signal.SIGKILL)
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGINT,))
+        osdep.set_pdeathsig(_signal.SIGKILL)
         if os.getppid() != hello.get('supervisor', os.getppid()):
             _exit(0)             # it died before the kernel could be told to watch it
         (_made_before or Interpreter()).attach(read_fd, write_fd, hello).serve()
@@ -180,11 +182,8 @@ class Interpreter(object):
     def _reset_signals(self):
         """A shell starts what it puts into the background with SIGINT ignored."""
         self.gate.install()
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for name in ('SIGPIPE', 'SIGXFSZ'):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)      # as Python itself does
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+        osdep.restore_dispositions(_USUAL)
 
     def _close_when_forked(self):
         register = getattr(os, 'register_at_fork', None)         # 3.7

@@ -26,6 +26,8 @@ def start(base, runner, directory, start_lock, spec, bound):
         return _understand(told, directory, lambda: osdep.kill_marked(spec["id"]))
     if not place.is_complete(base, runner):
         raise Fault("need-runner", "some of the runner's modules are gone from %s" % place.runner_dir(base, runner))
+    if told and spec.get("preload"):
+        spec = dict(spec, note="nothing was preloaded: " + told)
     if told:
         log.Log(os.path.join(directory, "runner.log"))("not forked from a zygote: %s", told)
     return _start_cold(base, runner, directory, start_lock, spec, environ, bound)

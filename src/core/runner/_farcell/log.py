@@ -15,20 +15,15 @@ class Log(object):
         # type: (object) -> None
         self._path = path
         self._lines = deque()  # type: deque
-        self._size = 0
-        if path is not None:
-            try:
-                self._size = os.stat(path).st_size
-            except OSError:
-                pass
+        self._size = -1 if path is not None else 0  # not known yet
 
     def __call__(self, text, *values):
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
         text = (text % values if values else text).replace("\n", "\\n")
         line = ("%s.%03dZ %s\n" % (stamp, now % 1 * 1000, text)).encode("utf-8", "backslashreplace")
-        self._size += len(line)
         if self._path is None:
+            self._size += len(line)
             self._lines.append(line)
             while self._size > LIMIT:
                 self._size -= len(self._lines.popleft())
@@ -38,7 +33,9 @@ class Log(object):
                 self._halve()
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             try:
-                os.write(fd, line)
+                if self._size < 0:
+                    self._size = os.fstat(fd).st_size
+                self._size += os.write(fd, line)
             finally:
                 os.close(fd)
         except OSError:

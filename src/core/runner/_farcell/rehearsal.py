@@ -106,5 +106,8 @@ class _Kept(object):
                     target.pop(name, None)
                 else:
                     target[name] = value
-        gc.collect()  # streams that nobody has any more, before their descriptors are gone
+        unfreeze = getattr(gc, "unfreeze", None)  # 3.7
+        if unfreeze is not None:
+            unfreeze()
+        gc.collect()  # all of it, and streams before their descriptors are gone
         osdep.close_all_except(self._fds)

@@ -342,7 +342,7 @@ def begin(spec, make_port, log, first=None):
     """A supervisor that stands; OSError says why not. `first` is its interpreter if that was forked before."""
     signal.alarm(0)  # the deadline of the command that brought us is not ours
     osdep.restore_dispositions(_IGNORED)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     port = make_port(log)
     how = "started" if first is None else "forked from a zygote"
     if first is None:

@@ -20,23 +20,27 @@ class Title(object):
 
     def __init__(self):
         import ctypes
-        self._write, self._read = ctypes.memmove, ctypes.string_at
+        self._ctypes = ctypes
         # Where the system says that they are: field 48 and those that follow it in /proc/PID/stat.
         fields = osdep.stat_fields(os.getpid())[45:49]
         if len(fields) < 4 or b"0" in fields:
             raise OSError("the place of the arguments is not known")
         arg_start, arg_end, env_start, env_end = map(int, fields)
-        self._argument, self._argument_room = self._find(arg_start, arg_end, OPTION.encode("ascii") + b"\0")
-        self._argument_room = arg_end - self._argument - 1
-        self._mark, self._mark_room = self._find(env_start, env_end, self._marked(SLOT))
+        self._argument = self._view(self._find(arg_start, arg_end, OPTION.encode("ascii") + b"\0"), arg_end - 1)
+        start = self._find(env_start, env_end, self._marked(SLOT))
+        self._mark = self._view(start, start + len(self._marked(SLOT)))
         self._check()
 
     def _find(self, start, end, words):
-        """(address, length) of words that begin a text of the block."""
-        at = (b"\0" + self._read(start, end - start)).find(b"\0" + words)
+        """The address of words that begin a text of the block."""
+        at = (b"\0" + self._ctypes.string_at(start, end - start)).find(b"\0" + words)
         if at < 0:
             raise OSError("the arguments are not where they should be")
-        return start + at, len(words)
+        return start + at
+
+    def _view(self, start, end):
+        # Writing into a view is a copy and no more; a call through ctypes would touch, and so unshare, much of our memory in every child.
+        return memoryview((self._ctypes.c_char * (end - start)).from_address(start)).cast("B")
 
     @staticmethod
     def _marked(value):
@@ -44,21 +48,22 @@ class Title(object):
 
     def _check(self):
         """Believed only after it was seen to work."""
-        before = self._read(self._mark, self._mark_room)
-        self._put(self._mark, self._mark_room, _PROBE)
+        before = bytes(self._mark)
+        _put(self._mark, _PROBE)
         with open("/proc/self/environ", "rb", 0) as file:
             seen = file.read(1 << 20).split(b"\0")
-        self._write(self._mark, before, len(before))
+        self._mark[:] = before
         if _PROBE not in seen:
             raise OSError("the environment cannot be rewritten")
-
-    def _put(self, address, room, text):
-        self._write(address, text + b"\0" * (room - len(text)), room)
 
     def become(self, kernel, directory):
         # type: (str, str) -> None
         """Show the mark of a kernel, and its directory as the last argument."""
-        self._put(self._mark, self._mark_room, self._marked(kernel))
+        _put(self._mark, self._marked(kernel))
         path = os.fsencode(directory)
-        if len(path) <= self._argument_room:  # else it is only for people to look at
-            self._put(self._argument, self._argument_room, path)
+        if len(path) <= len(self._argument):  # else it is only for people to look at
+            _put(self._argument, path)
+
+
+def _put(view, text):
+    view[:] = text + b"\0" * (len(view) - len(text))

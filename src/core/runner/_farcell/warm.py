@@ -14,6 +14,8 @@ TAKEN_SECONDS = 1.5
 IMPORT_SECONDS = 6.0
 # A zygote that nobody has asked for so long ends.
 IDLE_SECONDS = 600.0
+# After one that came to nothing (it crashed, or something that it needs is missing) no other is tried for so long.
+FAILED_SECONDS = 600.0
 _BEGUN_SECONDS = 0.5  # another command has the lock, and is about to listen
 _BACKLOG = 512
 _PATH_MAX = 107  # of a socket's address
@@ -46,17 +48,25 @@ def start(base, runner, directory, start_lock, spec, environ, bound):
 def _ask(zygote, link, directory, start_lock, request, patience, end):
     """The line of a supervisor. With an exception it is certain that none will come."""
     link.settimeout(patience)
-    _send(link, start_lock, request)
     try:
+        _send(link, start_lock, request)
         taken = link.recv(1)
+    except ConnectionError:
+        taken = b""
     except _sockets().timeout:
         # From here on the zygote cannot take it any more, for it says so first. If it has, we cannot hear the rest.
         link.shutdown(_sockets().SHUT_RD)
         if not link.recv(1):
             raise _Cold(zygote.give_up())
         return _line_from_record(link, directory, end)
-    line = taken
-    while line and not line.endswith(b"\n"):
+    if not taken:
+        raise _Cold("the zygote ended")
+    return _line(link, directory, end)
+
+
+def _line(link, directory, end):
+    line = b""
+    while not line.endswith(b"\n"):
         left = end - time.monotonic()
         if left <= 0:
             return None
@@ -65,11 +75,13 @@ def _ask(zygote, link, directory, start_lock, request, patience, end):
             piece = link.recv(1 << 16)
         except _sockets().timeout:
             return None
-        line = line + piece if piece else b""
-    if not line:
-        _clear_up(directory)
-        raise _Cold("the zygote, or what it had forked, ended")
-    return line[1:]
+        except ConnectionError:
+            piece = b""
+        if not piece:
+            _clear_up(directory)
+            raise _Cold("what the zygote had forked ended")
+        line += piece
+    return line
 
 
 def _line_from_record(link, directory, end):
@@ -200,6 +212,7 @@ class Zygote(object):
                 return False
             if not place.is_complete(self._base, self._runner) or _inside_a_kernel():
                 raise _Cold("")
+            self._check_last_time()
             for name in ("sock", "zygote.json"):
                 files.remove(self._path(name))
             self._launch(lock)
@@ -207,11 +220,21 @@ class Zygote(object):
         finally:
             os.close(lock)
 
+    def _check_last_time(self):
+        """There is a file `begun` from the launch of a zygote until it is ready; with no zygote alive, it tells of one that never was."""
+        try:
+            age = time.time() - os.lstat(self._path("begun")).st_mtime
+        except OSError:
+            return
+        if 0 <= age < FAILED_SECONDS:
+            raise _Cold("a zygote ended before it was ready, %.0f s ago" % age)
+
     def _launch(self, lock):
         sockets = _sockets()
         settings = files.to_json({"preload": self._preload, "notes": [], "idle_s": IDLE_SECONDS})
         listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
         try:
+            files.atomic_write(self._path("begun"), b"")
             _bind(listener, self._socket)
             # From now on others connect, and wait for it as we do.
             listener.listen(_BACKLOG)

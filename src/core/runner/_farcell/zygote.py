@@ -36,6 +36,7 @@ class Zygote(object):
         self._watched = []  # type: list
         self._installed = []  # type: list
         self._title = None  # type: object
+        self._arguments = []  # type: list
         self._listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fileno=LISTENER_FD)
         self._listener.setblocking(False)
         self._askers = {}  # type: dict
@@ -58,6 +59,8 @@ class Zygote(object):
         self._installed += _stamps(self._watched[len(folders):])
         signal.alarm(0)
         self._title = title.Title()
+        self._arguments = getattr(sys, "orig_argv", [""])  # 3.10
+        self._arguments[-3:] = [""]
         self._rehearse()
         # By Python itself where the locale is C, or by a preloaded module: they would be there in any kernel of this kind.
         self._added = [osdep.MARK] + [name for name in os.environ if os.fsencode(name) not in self._handed]
@@ -66,6 +69,7 @@ class Zygote(object):
         signal.signal(signal.SIGTERM, lambda _number, _frame: _leave(own))
         files.atomic_write(self._path("zygote.json"), files.to_json(
             {"v": 1, "pid": own, "start_time": osdep.proc_start_time(own), "boot_id": osdep.boot_id()}))
+        files.remove(self._path("begun"))
         gc.collect()
         freeze = getattr(gc, "freeze", None)  # 3.7
         if freeze is not None:
@@ -156,15 +160,13 @@ class Zygote(object):
         directory, spec = request["directory"], request["spec"]
         try:
             self._title.become(spec["id"], directory)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             os.close(LISTENER_FD)
             os.close(LOCK_FD)
             for fd in self._askers:
                 if fd != whose.link.fileno():
                     os.close(fd)
-            if hasattr(sys, "orig_argv"):  # 3.10
-                sys.orig_argv[sys.orig_argv.index(title.OPTION):] = [directory]
+            self._arguments[-1] = directory
             spec["env"] = {}  # it is in the environment
             os.umask(request["umask"])
             if self._settings["notes"]:
@@ -211,6 +213,7 @@ class Zygote(object):
     def _begin_anew(self):
         """Leave all to a new zygote; it gets the lock and the socket, at which those who wait go on waiting."""
         files.remove(self._path("zygote.json"))
+        files.atomic_write(self._path("begun"), b"")
         os.utime(self._path("sock"))  # by its age they know how long it may still import
         fds = [files.filled_pipe(files.to_json(self._settings)), 2, 2, LOCK_FD, LISTENER_FD]
         detach.start([detach.python_path()] + self._argv, self._handed, "/", fds)
@@ -255,12 +258,12 @@ def _stamps(paths):
     """What changes when modules are installed, removed or edited: a new kernel has to find them as they are."""
     stamps = []
     for path in paths:
+        # Asked first: an exception for what is not there would cost more than all the rest, for every kernel.
         try:
-            info = os.stat(path)
+            info = os.stat(path) if os.access(path, os.F_OK) else None
         except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((info.st_dev, info.st_ino, info.st_mtime_ns))
+            info = None
+        stamps.append(info and (info.st_dev, info.st_ino, info.st_mtime_ns))
     return stamps
 
 

@@ -358,7 +358,19 @@ class Preloads(WarmTest):
             kernel = self.spawn(env=self.env, preload=[name])
             self.assertFalse(self.is_warm(kernel))
             self.assertIn("not forked from a zygote: ", self.log(kernel))
-            self.assertEqual(self.value(kernel, "1 + 1"), 2)
+            reply = self.run_cell(kernel, "1 + 1")
+            self.assertEqual(reply["result"]["text/plain"], "2")
+            self.assertIn("nothing was preloaded: ", reply["kernel"]["note"])
+
+    def test_one_that_crashes_is_not_tried_again_for_a_while(self):
+        name = self.module("crashing", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+        for why in ("the zygote ended", "a zygote ended before it was ready"):
+            kernel = self.spawn(env=self.env, preload=[name])
+            self.assertFalse(self.is_warm(kernel))
+            self.assertIn("nothing was preloaded: " + why, self.run_cell(kernel, "1")["kernel"]["note"])
+        self.module("crashing", "")
+        with mock.patch.object(warm, "FAILED_SECONDS", 0.0):
+            self.assertTrue(self.loaded(self.start(name), name))
 
     def test_an_edited_module_is_imported_anew(self):
         name = self.module("edited", "value = 1\n")
