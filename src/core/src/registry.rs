@@ -423,6 +423,10 @@ impl Inner {
         spare.settle();
         let id = kernel.record().id;
         tracing::debug!(kernel = %id, why, "kernel stopped");
+        // Whoever wants a new kernel under this key waits at the gate until the old one has been cleared away: the far side locks its directory
+        // for that, and whoever looks at it meanwhile takes it for one that lives.
+        self.table().enter(key, SystemTime::now());
+        let _entered = Entered { inner: self, key };
         *seat = None;
         self.table().vacate(key);
         let loss = why.map(|why| Loss { kernel: Some(id), why: why.to_owned(), told: false });
