@@ -1,13 +1,16 @@
 //! Cells of one kernel over both kinds of link from several handles, while streams are cut anywhere: every reply is right, every cell runs once.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farcell::{
     Cell, Event, EventSink, LinkChoice, NoEvents, Registry, RegistryOptions, Session, SessionOptions, Status,
+    Target,
 };
+use futures_util::FutureExt as _;
 use libtest_mimic::Trial;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -92,25 +95,33 @@ fn property() {
 }
 
 async fn run(handles: &[Handle]) -> Vec<Arc<World>> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let owner = format!("mixed-{}-{}", std::process::id(), NEXT.fetch_add(1, SeqCst));
+    // A directory of its own: replies that one handle has not acknowledged stay when another ends the kernel.
+    let dir = tempfile::tempdir().unwrap();
+    let target: Target = format!("local:?dir={}", dir.path().join("base").display()).parse().unwrap();
     let mut worlds = Vec::new();
     let mut registries = Vec::new();
+    let mut sessions: Vec<Session> = Vec::new();
     for handle in handles {
         let world = Arc::new(World::default());
         *world.fuses.lock().unwrap() = handle.fuses.clone();
         let links = if handle.over_stream { LinkChoice::Best } else { LinkChoice::ExecOnly };
-        registries.push(Registry::new(world.drivers(links), RegistryOptions::default()));
+        let registry = Registry::new(world.drivers(links), RegistryOptions::default());
+        sessions.push(registry.session("mixed", "shared", &target, SessionOptions::default()).unwrap());
+        registries.push(registry);
         worlds.push(world);
     }
-    let sessions: Vec<Session> = registries
-        .iter()
-        .map(|registry| {
-            let target = "local:".parse().unwrap();
-            registry.session(&owner, "shared", &target, SessionOptions::default()).unwrap()
-        })
-        .collect();
-    let work = handles.iter().zip(&sessions).zip(&worlds).enumerate().map(
+    let outcome = AssertUnwindSafe(check(handles, &sessions, &worlds)).catch_unwind().await;
+    for registry in &registries {
+        registry.dispose_all().await.unwrap();
+    }
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
+    }
+    worlds
+}
+
+async fn check(handles: &[Handle], sessions: &[Session], worlds: &[Arc<World>]) {
+    let work = handles.iter().zip(sessions).zip(worlds).enumerate().map(
         |(h, ((handle, session), world))| async move {
             for (k, step) in handle.steps.iter().enumerate() {
                 let cut = async {
@@ -133,10 +144,6 @@ async fn run(handles: &[Handle]) -> Vec<Arc<World>> {
         .flat_map(|(h, handle)| (0..handle.steps.len()).map(move |k| (h * 1000 + k, 1)))
         .collect();
     assert_eq!(runs.into_iter().collect::<BTreeMap<_, _>>(), expected);
-    for registry in &registries {
-        registry.dispose_all().await.unwrap();
-    }
-    worlds
 }
 
 /// Runs one cell, and judges its reply and what was heard of it meanwhile.

@@ -83,8 +83,10 @@ impl Connector for WorldConnector {
     }
 
     async fn connect(&self, target: &Target) -> Result<Connection> {
-        let inner = self.inner.connect(target).await?.transport;
-        Ok(Connection::new(WorldTransport { world: Arc::clone(&self.world), inner }))
+        let mut connection = self.inner.connect(target).await?;
+        let transport = WorldTransport { world: Arc::clone(&self.world), inner: connection.transport };
+        connection.transport = Arc::new(transport);
+        Ok(connection)
     }
 }
 
