@@ -219,6 +219,15 @@ class Attendance(object):
         kernels.checked_dir(path)
         return Attended(self._loop, path, _stamp(path), self._drop)
 
+    def at_rest(self, path):
+        # type: (object) -> object
+        """A kernel that is attended to, whose end would be told, and of which nobody waits for anything; else None."""
+        kernel = self._known.get(path) if type(path) is str else None
+        if kernel is None or kernel.follows or kernel.in_lane is not None or not kernel.watched():
+            return None
+        self._known.move_to_end(path)
+        return kernel
+
     def attend(self, kernel):
         # type: (Attended) -> bool
         """Keep an eye on it, and a bell in it, if it lives."""

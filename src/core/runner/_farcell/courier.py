@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import attended, calls, channel, detach, doctor, duties, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records
+from . import attended, calls, channel, detach, doctor, duties, express, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
@@ -24,16 +24,16 @@ class Courier(object):
     def __init__(self, header, modules):
         # type: (dict, object) -> None
         self._duty = duties.Duty({name: header.get(name) for name in ("runner", "base", "place")}, modules)
-        self._loop = loop.Loop()
+        self.loop = loop.Loop()
         self._calls = {}  # type: dict
         self._pieces = {}  # type: dict
         self._checked_base = None  # type: object
         self._due = None  # type: object
         self._ended = False
         self._heard = time.monotonic()
-        self.attendance = attended.Attendance(self._loop)
-        self.sender = channel.Sender(self._loop, 1, self._end)
-        self._pool = helpers.Pool(self._loop, self._duty)
+        self.attendance = attended.Attendance(self.loop)
+        self.sender = channel.Sender(self.loop, 1, self._end)
+        self._pool = helpers.Pool(self.loop, self._duty)
         self._inlet = channel.Inlet({
             channel.CALL: self._call, channel.CALL_PART: self._piece, channel.CANCEL: self._cancel,
             channel.TAKEN: self._taken, channel.PING: self._ping})
@@ -41,15 +41,15 @@ class Courier(object):
     def serve(self, ahead):
         # type: (bytes) -> None
         """Until the host is gone. `ahead` came together with the header."""
-        self._loop.catch_signals({signal.SIGCHLD: self._pool.reap, signal.SIGTERM: self._end})
-        self._loop.watch(0, self._readable)
+        self.loop.catch_signals({signal.SIGCHLD: self._pool.reap, signal.SIGTERM: self._end})
+        self.loop.watch(0, self._readable)
         self._listen()
         try:
             self._feed(ahead)
             failures = 0
             while not self._ended:
                 try:
-                    self._loop.turn()
+                    self.loop.turn()
                     failures = 0
                 except OSError:
                     # Of no single call: no descriptor was free, a kernel's files cannot be read. What waits is bounded by its own time.
@@ -81,7 +81,7 @@ class Courier(object):
         """End when the host has been silent for too long."""
         if time.monotonic() - self._heard >= SILENCE:
             self._end()
-        self._loop.at("silence", self._heard + SILENCE, self._listen)
+        self.loop.at("silence", self._heard + SILENCE, self._listen)
 
     # -- frames ----------------------------------------------------------------------------------------------------------
 
@@ -102,12 +102,21 @@ class Courier(object):
                 self._begin_long(calls.Call(self, number, header, _LONG_SECONDS), payload)
                 return
             header = self._duty.header(payload)
-            self._begin(calls.Call(self, number, header, duties.deadline(header)), payload)
+            if header.get("op") != "run" or not express.attempt(self, number, header):
+                self._begin(calls.Call(self, number, header, duties.deadline(header)), payload)
         except Exception as error:
             self._fail(self._calls.get(number) or calls.Call(self, number, header, 0.0), error)
 
-    def _begin(self, call, text):
+    def accept(self, call):
+        """From now on it is known."""
         self._calls[call.ref] = call
+
+    def knows(self, base):
+        """Whether this base directory has been checked."""
+        return base == self._checked_base
+
+    def _begin(self, call, text):
+        self.accept(call)
         header = call.header
         op, base = header.get("op"), header["base"]
         if base != self._checked_base:
@@ -241,7 +250,7 @@ class Courier(object):
             job.drop()
         if not self._calls and self._due is not None:
             self._due = None
-            self._loop.cancel("due")
+            self.loop.cancel("due")
 
     # -- time ------------------------------------------------------------------------------------------------------------
 
@@ -249,7 +258,7 @@ class Courier(object):
         """One timer for all calls: at the first moment of any."""
         if self._due is None or when < self._due:
             self._due = when
-            self._loop.at("due", when, self._overdue)
+            self.loop.at("due", when, self._overdue)
 
     def _overdue(self):
         self._due = None

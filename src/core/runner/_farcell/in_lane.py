@@ -5,14 +5,14 @@ import time
 from . import follow
 
 HAND_OVER_AFTER = 0.002
-_HOLD_MIN = 100  # milliseconds; who wants to know sooner wants files
-_ANSWER = b'{"number":%d,"id":"%s","fate":"settled","offset":%d,"ahead":0,"running_ms":0.0,"ok":true,"reply":%s}'
+HOLD_MIN = 100  # milliseconds; who wants to know sooner wants files
+ANSWER = b'{"number":%d,"id":"%s","fate":"settled","offset":%d,"ahead":0,"running_ms":0.0,"ok":true,"reply":%s}'
 
 
 def begin(courier, call, kernel, request, options, acks):
     # type: (object, object, object, dict, dict, list) -> bool
     """Put the cell into the lane and wait for it there; False where it has to be shipped as a file."""
-    if kernel.follows or kernel.in_lane is not None or options["hold_ms"] < _HOLD_MIN:
+    if kernel.follows or kernel.in_lane is not None or options["hold_ms"] < HOLD_MIN:
         return False
     lane = kernel.lane()
     if lane is None or not lane.offer(request, acks):
@@ -53,7 +53,7 @@ class InLane(object):
             return
         self._part()
         if self._lane.direct:
-            self._courier.answer(self.call, _ANSWER % (self._number, self._cell_id.encode("ascii"), self._options["offset"], raw))
+            self._courier.answer(self.call, ANSWER % (self._number, self._cell_id.encode("ascii"), self._options["offset"], raw))
         else:
             self._follow().begin(False)
 

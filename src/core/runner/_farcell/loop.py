@@ -80,6 +80,18 @@ class Loop(object):
                 del timers[name]
                 timer[1]()
 
+    def wait_for(self, fd, seconds):
+        # type: (int, float) -> bool
+        """Wait for one more descriptor, or for anything else; True if it is ready. The others keep their events for the next turn."""
+        poll = self._poll
+        poll.register(fd, READ)
+        ready = poll.poll(seconds * 1000)
+        poll.unregister(fd)
+        for each in ready:
+            if each[0] == fd:
+                return True
+        return False
+
     def catch_signals(self, handlers):
         # type: (dict) -> None
         """Turn signals into events: `handlers` maps numbers to functions."""
