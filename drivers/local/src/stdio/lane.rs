@@ -59,6 +59,9 @@ struct Hear {
     buffer: BytesMut,
 }
 
+/// How long a supervisor may take to hear of a cell that was given up, before the lane is open to others.
+const OBEY: Duration = Duration::from_secs(10);
+
 /// The content of a frame `L`.
 #[derive(Debug, Clone, Serialize)]
 struct Outstanding {
@@ -71,7 +74,6 @@ struct Outstanding {
 pub(super) struct Passage {
     hold: Hold,
     id: CellId,
-    lane: Arc<RwLock<Ends>>,
     channel: Arc<Channel>,
 }
 
@@ -129,12 +131,7 @@ impl Lane {
         }
         let seq = pipes.put(id, cell)?;
         ends.set_outstanding(Some(Outstanding { id: id.clone(), seq }));
-        Some(Passage {
-            hold: Hold::Alone(ends),
-            id: id.clone(),
-            lane: Arc::clone(&self.0),
-            channel: Arc::clone(channel),
-        })
+        Some(Passage { hold: Hold::Alone(ends), id: id.clone(), channel: Arc::clone(channel) })
     }
 }
 
@@ -275,12 +272,18 @@ impl Drop for Passage {
             return;
         }
         self.channel.forget(&self.id);
-        // Whoever comes next would tell; but nobody may come, and the cell has a deadline.
-        if self.is_alone()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let (lane, channel) = (Lane(Arc::clone(&self.lane)), Arc::clone(&self.channel));
-            runtime.spawn(async move { lane.share(&channel).await.map(drop) });
-        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let share = match std::mem::replace(&mut self.hold, Hold::Settled) {
+            Hold::Alone(ends) => ends.downgrade(),
+            Hold::Shared(share) => share,
+            Hold::Settled => return,
+        };
+        let channel = Arc::clone(&self.channel);
+        runtime.spawn(async move {
+            // Whoever comes next would tell; but nobody may come, and the cell has a deadline.
+            share.hand_over(&channel).await?;
+            // Until the supervisor has obeyed, the cell may lie in the pipe, and no other one may come to lie behind it.
+            channel.control(json!({"do": "probe"}), OBEY).await.map(drop)
+        });
     }
 }
