@@ -127,8 +127,8 @@ class Executor(object):
     def _run_source(self, filename, source, echo):
         if source[:1] == '\ufeff':
             source = source[1:]
-        lines = self._sources.add(filename, source)
-        steps, shows = self._prepare(source, filename, echo, lines)
+        ending, is_one_line = self._sources.add(filename, source)
+        steps, shows = self._prepare(source, filename, echo, ending, is_one_line)
         if not steps:
             return None
         value = self._evaluate(steps)
@@ -138,13 +138,13 @@ class Executor(object):
         self._remember(value)
         return result
 
-    def _prepare(self, source, filename, echo, lines):
-        """The code objects of a cell, and whether the last one's value is its result."""
+    def _prepare(self, source, filename, echo, ending, is_one_line):
+        """The code objects of a cell, and whether the last one's value is its result. `ending` is its last line."""
         if not self._future and '__future__' in source:
             self._future = _future_flags()
-        if echo == 'last' and lines and _is_assignment(lines):
+        if echo == 'last' and _is_assignment(ending, is_one_line):
             return (self._code(source, filename, 'exec'),), False        # the tree would cost as much again
-        if echo == 'last' and _may_be_expression(source, lines):
+        if echo == 'last' and is_one_line and _may_be_expression(source):
             try:
                 return (self._code(source, filename, 'eval'),), True
             except Exception:
@@ -156,13 +156,21 @@ class Executor(object):
         if echo == 'all':
             return (self._code(_ast.Interactive(body), filename, 'single'),), False
         last = body[-1]
-        if not isinstance(last, _ast.Expr) or _ends_with_semicolon(source, lines, last):
+        if not isinstance(last, _ast.Expr) or self._ends_with_semicolon(source, filename, ending, last):
             return (self._code(tree, filename, 'exec'),), False
         expression = _ast.Expression(last.value)
         if len(body) == 1:
             return (self._code(expression, filename, 'eval'),), True
         del body[-1]
         return (self._code(tree, filename, 'exec'), self._code(expression, filename, 'eval')), True
+
+    def _ends_with_semicolon(self, source, filename, ending, last):
+        """IPython's habit: `expression;` has no value to show."""
+        if ';' not in source:
+            return False
+        if ';' not in ending and '\\' not in ending and ending.partition('#')[0].strip():
+            return False                                         # what ends there is the expression
+        return _semicolon_follows(self._sources.lines(filename), last)
 
     def _code(self, tree, filename, mode):
         code = _compile(tree, filename, mode, self._flags, True)
@@ -250,21 +258,17 @@ def _exit_code(failure):
     return 1
 
 
-def _is_assignment(lines):
+def _is_assignment(last, is_one_line):
     """Whether the last statement is for sure no expression; on one of several lines without what could begin before it."""
-    last = lines[-1]
-    return _assigns(last) is not None and ';' not in last and (len(lines) == 1 or _spans_lines(last) is None)
+    return _assigns(last) is not None and ';' not in last and (is_one_line or _spans_lines(last) is None)
 
 
-def _may_be_expression(source, lines):
+def _may_be_expression(source):
     """Whether one line is worth the try. Not with a backslash: what is strange about it would be told twice."""
-    return len(lines) == 1 and '\\' not in source and ';' not in source and '=' not in source.partition('(')[0] and _is_statement(source) is None
+    return '\\' not in source and ';' not in source and '=' not in source.partition('(')[0] and _is_statement(source) is None
 
 
-def _ends_with_semicolon(source, lines, last):
-    """IPython's habit: `expression;` has no value to show."""
-    if ';' not in source:
-        return False
+def _semicolon_follows(lines, last):
     end = getattr(last, 'end_lineno', None)              # 3.8
     if end is None:
         return _last_token(lines) == ';'

@@ -8,6 +8,7 @@ import linecache
 from .guarded import BUILTINS as __builtins__
 
 LIMIT = 64 << 20
+LONG = 64 << 10          # from here on a source is split into lines only when somebody wants to see them
 _OVERHEAD = 512          # of an entry, so that a million small cells are bounded, too
 _cache = linecache.cache
 
@@ -22,16 +23,16 @@ class Sources(object):
         self._entries = collections.OrderedDict()
 
     def add(self, filename, source):
-        # type: (str, str) -> list
-        """Registers a cell; gives its lines as the parser counts them."""
-        if '\n' in source or '\r' in source:
-            # Not splitlines(): the parser does not end a line at a form feed or U+2028.
-            lines = io.StringIO(source, None).readlines()
-            if not lines[-1].endswith('\n'):
-                lines[-1] += '\n'    # as linecache does; traceback puts its carets by it
+        # type: (str, str) -> tuple
+        """Registers a cell; gives its last line ('' if it has none), and whether that is the only one."""
+        if len(source) < LONG:
+            lines = _split(source)
+            entry = (len(source), None, lines, filename)
+            ending = (lines[-1], len(lines) == 1) if lines else ('', False)
         else:
-            lines = [source + '\n'] if source else []
-        entry = (len(source), None, lines, filename)
+            entry = _Unsplit((len(source), None, [], filename))
+            entry.source = source
+            ending = _ending(source)
         if filename in self._entries:
             self._drop(filename)
         self._entries[filename] = entry
@@ -39,7 +40,12 @@ class Sources(object):
         self._cache()[filename] = entry
         while self._total > self._limit and len(self._entries) > 1:
             self._drop(next(iter(self._entries)))
-        return lines
+        return ending
+
+    def lines(self, filename):
+        # type: (str) -> list
+        """The lines of a cell as the parser counts them."""
+        return self._entries[filename][2]
 
     def _cache(self):
         # A cell may have put another dict there.
@@ -97,6 +103,49 @@ class Sources(object):
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return ()
         return set(_class_lines(tree, '', qualname))
+
+
+class _Unsplit(tuple):
+    """An entry of linecache's whose lines are made when they are asked for: what they are then is a plain list, which C code takes apart, too."""
+
+    source = None  # type: object
+
+    def __getitem__(self, index):
+        if index != 0:               # the size is asked for by us, when the entry goes
+            self._fill()
+        return tuple.__getitem__(self, index)
+
+    def __iter__(self):
+        self._fill()
+        return tuple.__iter__(self)
+
+    def _fill(self):
+        source = self.source
+        if source is not None:
+            tuple.__getitem__(self, 2)[:] = _split(source)       # by two threads at once: the same twice
+            self.source = None
+
+
+def _split(source):
+    """Lines as the parser counts them, each with its end."""
+    if '\n' not in source and '\r' not in source:
+        return [source + '\n'] if source else []
+    # Not splitlines(): the parser does not end a line at a form feed or U+2028.
+    lines = io.StringIO(source, None).readlines()
+    if not lines[-1].endswith('\n'):
+        lines[-1] += '\n'    # as linecache does; traceback puts its carets by it
+    return lines
+
+
+def _ending(source):
+    """The last line and whether it is the only one, without splitting the rest."""
+    end = len(source)
+    if source.endswith('\r\n'):
+        end -= 2
+    elif source.endswith(('\n', '\r')):
+        end -= 1
+    start = max(source.rfind('\n', 0, end), source.rfind('\r', 0, end)) + 1
+    return source[start:end] + '\n', start == 0
 
 
 def _class_lines(node, prefix, qualname):
