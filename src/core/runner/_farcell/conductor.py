@@ -163,8 +163,9 @@ class Conductor(Adoption):
             return
         self.generations.current.cells += 1
         self._prepare(cell)
-        self._outbox.push(pack(b"X", reply.run_frame(cell)))
-        cell.code = ""
+        for piece in reply.run_frames(cell):
+            self._outbox.push(piece)
+        cell.code, cell.raw = "", None
         cell.started = now = time.monotonic()
         cell.queued_ms = (now - cell.seen) * 1000
         self._follow(cell)
