@@ -99,7 +99,7 @@ class Courier(object):
         header = {}
         try:
             if len(payload) > LONG:
-                self._begin_long(calls.Call(self, number, header, _LONG_SECONDS), payload)
+                self._take_long(number, payload)
                 return
             header = self._duty.header(payload)
             self._begin(calls.Call(self, number, header, duties.deadline(header)), payload)
@@ -114,7 +114,7 @@ class Courier(object):
             link.check(header)
             self._checked_base = base
         if op == "run":
-            follow.run(self, call)
+            follow.run(self, call, text)
         elif op == "wait":
             follow.wait(self, call)
         elif op == "ack":
@@ -134,16 +134,33 @@ class Courier(object):
         else:
             raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
 
+    def _take_long(self, number, payload):
+        """Nothing but its header is read here: a request that stands behind that is written to its file as it is."""
+        text, written = duties.split(payload)
+        if written is None:
+            self._begin_long(calls.Call(self, number, {}, _LONG_SECONDS), payload)
+            return
+        header = self._duty.header(text)
+        call = calls.Call(self, number, header, duties.deadline(header))
+        call.written = written
+        self._begin(call, payload)
+        call.written = None
+
     def _begin_long(self, call, text):
         self._calls[call.ref] = call
+        self.have_placed(call, text)
+
+    def have_placed(self, call, text):
+        """Have a helper take a long call apart, or write a long request to its file."""
 
         def done(out, body):
             if not body.startswith(b'{"placed":'):
                 self._pass_on(call, out, body)
                 return
             placed = fastjson.loads(body)
-            call.header = placed["header"]
-            call.end = time.monotonic() + duties.deadline(call.header)
+            if not call.header:
+                call.header = placed["header"]
+                call.end = time.monotonic() + duties.deadline(call.header)
             self.guard(call, lambda: follow.follow_shipped(self, call, placed["placed"], placed["id"]))
         self._have_done(call, helpers.Errand(text, call.end, done, True, helpers.LONG))
 
