@@ -23,16 +23,12 @@ class Sources(object):
         self._entries = collections.OrderedDict()
 
     def add(self, filename, source):
-        # type: (str, str) -> tuple
-        """Registers a cell; gives its last line ('' if it has none), and whether that is the only one."""
+        # type: (str, str) -> None
         if len(source) < LONG:
-            lines = _split(source)
-            entry = (len(source), None, lines, filename)
-            ending = (lines[-1], len(lines) == 1) if lines else ('', False)
+            entry = (len(source), None, _split(source), filename)
         else:
             entry = _Unsplit((len(source), None, [], filename))
             entry.source = source
-            ending = _ending(source)
         if filename in self._entries:
             self._drop(filename)
         self._entries[filename] = entry
@@ -40,7 +36,6 @@ class Sources(object):
         self._cache()[filename] = entry
         while self._total > self._limit and len(self._entries) > 1:
             self._drop(next(iter(self._entries)))
-        return ending
 
     def lines(self, filename):
         # type: (str) -> list
@@ -137,15 +132,15 @@ def _split(source):
     return lines
 
 
-def _ending(source):
-    """The last line and whether it is the only one, without splitting the rest."""
+def last_line(source):
+    # type: (str) -> int
+    """Where the last line begins, as the parser counts them; found without splitting the rest or copying any."""
     end = len(source)
     if source.endswith('\r\n'):
         end -= 2
     elif source.endswith(('\n', '\r')):
         end -= 1
-    start = max(source.rfind('\n', 0, end), source.rfind('\r', 0, end)) + 1
-    return source[start:end] + '\n', start == 0
+    return max(source.rfind('\n', 0, end), source.rfind('\r', 0, end)) + 1
 
 
 def _class_lines(node, prefix, qualname):

@@ -57,8 +57,10 @@ class ExecuteTest(unittest.TestCase):
                 executor = execute.Executor.__new__(execute.Executor)
                 executor._flags, executor._future = execute._AWAIT, 0
                 source = line[1:] if line[:1] == '\ufeff' else line
+                executor._sources = sources.Sources()
+                executor._sources.add('<cell 1>', source)
                 try:
-                    steps, shows = executor._prepare(source, '<cell 1>', 'last', *sources.Sources().add('<cell 1>', source))
+                    steps, shows = executor._prepare(source, '<cell 1>', 'last')
                 except Exception as error:
                     outcome = type(error), str(error), getattr(error, 'args', None), error.__context__
                 else:
@@ -289,9 +291,10 @@ class ExecuteTest(unittest.TestCase):
             kept = sources.Sources()
             name = '<cell long %r>' % ending
             with mock.patch.object(sources, '_split', side_effect=AssertionError):
-                told = kept.add(name, fill + ending)
+                kept.add(name, fill + ending)
+                start = sources.last_line(fill + ending)
             lines = sources._split(fill + ending)
-            self.assertEqual(told, (lines[-1], len(lines) == 1), ending)
+            self.assertEqual(((fill + ending)[start:].rstrip('\r\n'), start == 0), (lines[-1][:-1], len(lines) == 1), ending)
             self.assertEqual((linecache.getlines(name), ''.join(linecache.getlines(name)), kept.lines(name)), (lines, ''.join(lines), lines))
             self.assertIs(type(linecache.getlines(name)), list)
             linecache.checkcache(name)
