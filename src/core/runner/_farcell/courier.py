@@ -92,14 +92,19 @@ class Courier(object):
             raise channel.Broken("a call of more than %d bytes" % CALL_MAX)
 
     def _call(self, number, payload):
-        if number in self._pieces:
-            payload = b"".join(self._pieces.pop(number) + [payload])
+        pieces = self._pieces.pop(number, None)
         if number in self._calls:
             return
         header = {}
         try:
+            if pieces is not None:
+                pieces.append(payload)
+                if sum(map(len, pieces)) > LONG:
+                    self._take_long(number, pieces)
+                    return
+                payload = b"".join(pieces)
             if len(payload) > LONG:
-                self._take_long(number, payload)
+                self._take_long(number, [payload])
                 return
             header = self._duty.header(payload)
             self._begin(calls.Call(self, number, header, duties.deadline(header)), payload)
@@ -134,16 +139,18 @@ class Courier(object):
         else:
             raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
 
-    def _take_long(self, number, payload):
-        """Nothing but its header is read here: a request that stands behind that is written to its file as it is."""
-        text, written = duties.split(payload)
-        if written is None:
-            self._begin_long(calls.Call(self, number, {}, _LONG_SECONDS), payload)
+    def _take_long(self, number, pieces):
+        """Nothing but its header is read here: a request that stands behind that is written to its file as it is, piece by piece."""
+        text, rest = duties.split(pieces[0])
+        if rest is None:
+            self._begin_long(calls.Call(self, number, {}, _LONG_SECONDS), b"".join(pieces))
             return
         header = self._duty.header(text)
+        if header.get("op") != "run":
+            raise Fault("bad-request", "only a run can have something behind its header")
         call = calls.Call(self, number, header, duties.deadline(header))
-        call.written = written
-        self._begin(call, payload)
+        call.written = [rest] + pieces[1:]
+        self._begin(call, pieces)
         call.written = None
 
     def _begin_long(self, call, text):
@@ -151,6 +158,7 @@ class Courier(object):
         self.have_placed(call, text)
 
     def have_placed(self, call, text):
+        # type: (calls.Call, bytes) -> None
         """Have a helper take a long call apart, or write a long request to its file."""
 
         def done(out, body):

@@ -35,7 +35,7 @@ class Duty(object):
         header["deadline_ms"] = max(0, int((end - time.monotonic()) * 1000))
         if header.get("op") == "run":
             call = link.Call(header, None, None, answer)
-            call.written = written
+            call.written = None if written is None else [written]
             return _place(call)
         return self._spawn(header, answer) if header.get("op") == "spawn" else link.operate(link.Call(header, None, self._modules or {}, answer))
 

@@ -15,13 +15,13 @@ _QUIET, _NO_DISPLAYS = b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_
 
 
 def run(courier, call, text):
-    """Begin a `run`: ship the cell, then follow it. What is not needed for that comes after. `text` is the call as it came."""
+    """Begin a `run`: ship the cell, then follow it. What is not needed for that comes after. `text` is the call as it came, in pieces where it is long."""
     kernel = courier.attendance.checked(call.field("dir", str, required=True))
     request, options = call.request(), call.wait_options()
     again, numbers = call.field("again", bool, default=False), call.numbers("ack")
     number = None
     is_long = isinstance(request, files.Written)
-    if courier.attendance.attend(kernel) and not again and (not is_long or len(request.text) <= _QUICK and kernel.is_in_memory()):
+    if courier.attendance.attend(kernel) and not again and (not is_long or call.header["cell_bytes"] <= _QUICK and kernel.is_in_memory()):
         if not is_long and in_lane.begin(courier, call, kernel, request, options, numbers):
             return
         try:
@@ -31,7 +31,7 @@ def run(courier, call, text):
     if number is not None:
         Follow(courier, call, kernel, number, options, request["id"], True).begin(True)
     elif is_long:
-        courier.have_placed(call, text)
+        courier.have_placed(call, b"".join(text))
         return  # with what there is to acknowledge
     else:
         # Somebody else is at the files, or the kernel is dead, or all files have to be searched: a helper can wait.

@@ -46,7 +46,7 @@ def failure(fault):
 class Call:
     """One operation: the header with its fields checked as they are asked for."""
 
-    written = None  # type: object  # the text of the request, where it stands behind the header
+    written = None  # type: object  # the pieces of the request's text, where it stands behind the header
 
     def __init__(self, header, stdin, modules, answer):
         self.header = header
@@ -84,7 +84,7 @@ class Call:
     def request(self):
         """The cell that is to be run, as far as it must be right to be found again; the rest is the supervisor's to judge."""
         if self.written is not None:
-            if self.field("cell_bytes", int, required=True) != len(self.written):
+            if self.field("cell_bytes", int, required=True) != sum(map(len, self.written)):
                 raise Fault("bad-request", "cell_bytes is not the length of what follows")
             return files.Written(_checked_id(self.header.get("id"), "id"), self.written)
         request = self.field("cell", dict, required=True)

@@ -202,7 +202,7 @@ class Cells(StreamTest):
         self.assertEqual(stream.answer(stream.run_behind(directory, text, other["id"], again=True))["reply"]["result"]["text/plain"], "2")
         garbage = b"{" + b" " * 300000
         self.assertEqual(stream.answer(stream.run_behind(directory, garbage, "%032x" % 7))["reply"]["status"], "refused")
-        for fields in ({"cell_bytes": len(text) - 1}, {"cell_bytes": None}, {"id": "no"}, {"wait": 5}, {"op": "submit"}):
+        for fields in ({"cell_bytes": len(text) - 1}, {"cell_bytes": None}, {"id": "no"}, {"wait": 5}, {"op": "submit"}, {"op": "list"}):
             self.assertEqual(stream.result(stream.run_behind(directory, text, other["id"], **fields))["error"]["code"], "bad-request", fields)
         self.assertEqual(stream.value(directory, "n"), "2")
 
