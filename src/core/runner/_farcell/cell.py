@@ -5,12 +5,10 @@ from .strict import decode
 
 MAX_OUTPUT = 64 << 20  # per stream; a request may wish for more, the supervisor's memory may not
 MAX_TIMEOUT = 10 ** 12  # milliseconds; what is more than that cannot be meant
-LONG = 64 << 10  # a request longer than this goes to the interpreter as it came
 MAX_DISPLAYS = 1000
 MAX_DISPLAY_BYTES = 32 << 20
 VERSION = 1
 _HEX = "0123456789abcdef"
-_FIELDS = frozenset(("v", "id", "code", "timeout_ms", "max_output", "echo", "cwd", "env", "reset"))
 
 
 _NOTHING = output.Capture(0)  # of a cell that will not run
@@ -26,7 +24,6 @@ class Cell(object):
     # Defaults of the class: most cells never have most of these.
     id = ""
     code = ""
-    raw = None  # type: object  # all of a long request, in the place of its code
     size = 0  # of the request, in bytes
     timeout = None  # type: object
     echo = "last"
@@ -103,9 +100,6 @@ def _fill(cell, data):
     limit = min(limit, MAX_OUTPUT)
     cell.stdout, cell.stderr = output.Capture(limit), output.Capture(limit)
     cell.size = len(data)
-    # What has been checked is all that is in it; the interpreter is to meet nothing else.
-    if cell.size > LONG and data[:1] == b"{" and request.keys() <= _FIELDS:
-        cell.raw, cell.code = data, ""
 
 
 def _check(fits, message):

@@ -165,7 +165,7 @@ class Conductor(Adoption):
         self._prepare(cell)
         for piece in reply.run_frames(cell):
             self._outbox.push(piece)
-        cell.code, cell.raw = "", None
+        cell.code = ""
         cell.started = now = time.monotonic()
         cell.queued_ms = (now - cell.seen) * 1000
         self._follow(cell)

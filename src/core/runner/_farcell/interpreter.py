@@ -320,8 +320,9 @@ def _request(kind, payload):
     if kind == b'X':
         return wire.decode(payload)
     if kind == b'x':
-        request = wire.decode(memoryview(payload)[_NUMBER.size:])
-        request['number'] = _NUMBER.unpack_from(payload)[0]
+        view, end = memoryview(payload), _NUMBER.size + _NUMBER.unpack_from(payload)[0]
+        request = wire.decode(view[_NUMBER.size:end])
+        request['code'] = str(view[end:], 'utf-8', 'surrogatepass')
         return request
     return None
 

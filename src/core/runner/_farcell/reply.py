@@ -5,7 +5,7 @@ import signal
 import struct
 
 from . import osdep
-from .frames import HEADER, pack
+from .frames import HEADER, LONG, pack
 from .strict import decode, encode, quote, quote_ascii
 
 STATUSES = ("ok", "error", "exit", "interrupted")  # what the interpreter may say; the rest is said by the supervisor
@@ -43,15 +43,17 @@ def checked_result(data):
 def run_frames(cell):
     # type: (object) -> tuple
     """The frame that has a cell run, in pieces."""
-    if cell.raw is not None:
-        return HEADER.pack(4 + len(cell.raw), b"x"[0]) + _NUMBER.pack(cell.number), cell.raw
-    return pack(b"X", _run(cell)),
+    if len(cell.code) <= LONG:
+        return pack(b"X", _run(cell, cell.code)),
+    # Not as JSON, which would take longer to write and to read than to send.
+    code, head = cell.code.encode("utf-8", "surrogatepass"), _run(cell, "")
+    return HEADER.pack(4 + len(head) + len(code), b"x"[0]) + _NUMBER.pack(len(head)) + head, code
 
 
-def _run(cell):
+def _run(cell, code):
     """All ASCII: lone surrogates arrive as they were."""
     text = '{"number":%d,"id":"%s","code":%s,"echo":"%s","cwd":%s,"env":%s}' % (
-        cell.number, cell.id, quote_ascii(cell.code), cell.echo, "null" if cell.cwd is None else quote_ascii(cell.cwd),
+        cell.number, cell.id, quote_ascii(code), cell.echo, "null" if cell.cwd is None else quote_ascii(cell.cwd),
         _env_ascii(cell.env) if cell.env else "{}")
     return text.encode("ascii")
 

@@ -66,6 +66,8 @@ class Frames(Kernel):
         least = {"v": 1, "id": request("")["id"], "code": fill + "1 + 1", "env": None}
         self.kernel.push(b"Q", least)
         self.assertEqual(self.kernel.reply(least["id"])["result"], {"text/plain": "2"})
+        broken = self.kernel.run(fill + "1 + '\ud800'")
+        self.assertEqual((broken["status"], broken["error"]["name"]), ("error", "UnicodeEncodeError"))
         refused = request(fill, timeout_ms="soon")
         self.kernel.push(b"Q", refused)
         self.assertEqual(self.kernel.reply(refused["id"])["status"], "refused")
