@@ -5,6 +5,7 @@
 mod channel;
 mod kernel;
 mod lane;
+mod request;
 mod tail;
 
 use std::sync::Arc;

@@ -59,7 +59,7 @@ impl Cell {
         Request {
             v: message::VERSION,
             id,
-            code: self.code.clone(),
+            code: self.code.as_str().into(),
             timeout_ms: self.timeout_ms(),
             max_output: self.max_output as u64,
             echo: self.echo,

@@ -140,11 +140,13 @@ impl Channel {
 
     /// Sends a frame.
     pub(super) async fn send(&self, kind: u8, payload: &[u8]) -> Result<()> {
-        let mut frame = BytesMut::with_capacity(payload.len() + 5);
-        frame.extend_from_slice(&frame::header(kind, payload.len())?);
-        frame.extend_from_slice(payload);
+        self.send_frame([&frame::header(kind, payload.len())?, payload].concat()).await
+    }
+
+    /// Sends what is a frame already.
+    pub(super) async fn send_frame(&self, frame: Vec<u8>) -> Result<()> {
         let len = frame.len();
-        let writing = write(Arc::clone(&self.stdin), Arc::clone(&self.routes), frame.freeze());
+        let writing = write(Arc::clone(&self.stdin), Arc::clone(&self.routes), frame.into());
         let written = if len <= ATOMIC {
             tokio::time::timeout(WRITE, writing).await
         } else {

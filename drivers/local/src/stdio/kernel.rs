@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use super::channel::{Channel, Heard};
 use super::lane::{Lane, PATIENCE, Passage, Share, Told};
+use super::request;
 use super::tail::Tail;
 use crate::process::kill_exact;
 
@@ -92,10 +93,9 @@ impl StdioKernel {
 
     /// Sends a cell the usual way. Its share has to be kept until the reply is there.
     async fn send(&self, cell: &Cell, id: &CellId) -> Result<Share> {
-        let request = serde_json::to_vec(&cell.to_request(id.clone()))
-            .map_err(|e| Error::new(ErrorKind::BadInput, "the cell cannot be sent").with_source(e))?;
+        let frame = request::frame(id, cell, None)?;
         let share = self.lane.share(&self.channel).await?;
-        self.channel.send(b'Q', &request).await?;
+        self.channel.send_frame(frame).await?;
         Ok(share)
     }
 

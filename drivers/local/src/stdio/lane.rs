@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use farcell_core::wire::frame;
-use farcell_core::wire::message::{self, Echo, RawReply};
+use farcell_core::wire::message::RawReply;
 use farcell_core::{Cell, CellId, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -17,6 +17,7 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use super::channel::Channel;
+use super::request;
 
 /// A write of so many bytes comes whole or not at all (`PIPE_BUF`).
 const FRAME_MAX: usize = 4096;
@@ -87,17 +88,6 @@ enum Hold {
     Settled,
 }
 
-#[derive(Serialize)]
-struct Request<'a> {
-    v: u32,
-    id: &'a CellId,
-    seq: u64,
-    code: &'a str,
-    timeout_ms: Option<u64>,
-    max_output: u64,
-    echo: Echo,
-}
-
 impl Lane {
     /// The lane that was told of, if it can be had; else one that no cell ever takes.
     pub(super) fn open(told: Option<Told>) -> Self {
@@ -151,20 +141,7 @@ impl Pipes {
     /// Sends a cell, wholly or not at all.
     fn put(&mut self, id: &CellId, cell: &Cell) -> Option<u64> {
         let seq = self.seq + 1;
-        let request = Request {
-            v: message::VERSION,
-            id,
-            seq,
-            code: &cell.code,
-            timeout_ms: cell.timeout_ms(),
-            max_output: cell.max_output as u64,
-            echo: cell.echo,
-        };
-        let mut frame = Vec::with_capacity(cell.code.len() + 256);
-        frame.extend_from_slice(&[0; 5]);
-        serde_json::to_writer(&mut frame, &request).ok()?;
-        let header = frame::header(b'Q', frame.len() - 5).ok()?;
-        frame.get_mut(..5)?.copy_from_slice(&header);
+        let frame = request::frame(id, cell, Some(seq)).ok()?;
         if frame.len() > FRAME_MAX || self.send.try_write(&frame).ok()? != frame.len() {
             return None;
         }

@@ -5,7 +5,7 @@ import select
 import time
 from collections import OrderedDict
 
-from . import cellfiles, files, kernels, lane_client, osdep, watch
+from . import cellfiles, doctor, files, kernels, lane_client, osdep, watch
 
 # Kernels without an open wait of which everything stays open, and how many descriptors that takes for each.
 KEPT = 256
@@ -32,6 +32,7 @@ class Attended(object):
         self._lane_sought = False
         self.in_lane = None  # type: object  # whoever waits for a cell in the lane
         self._shelf = None  # type: object
+        self._in_memory = None  # type: object
         self._wake = -1
         self._pause = watch.POLL_FIRST
         self._next_pulse = 0.0
@@ -91,6 +92,13 @@ class Attended(object):
             self._lane_sought = True
             self._lane = lane_client.Lane.open(self.directory, self._record)
         return self._lane
+
+    def is_in_memory(self):
+        # type: () -> bool
+        """Whether nothing that is written to its directory has to wait for a disk."""
+        if self._in_memory is None:
+            self._in_memory = doctor.is_memory(self.directory)
+        return self._in_memory
 
     def is_waited_for(self):
         # type: () -> bool

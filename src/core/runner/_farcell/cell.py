@@ -24,6 +24,7 @@ class Cell(object):
     # Defaults of the class: most cells never have most of these.
     id = ""
     code = ""
+    size = 0  # of the request, in bytes
     timeout = None  # type: object
     echo = "last"
     cwd = None
@@ -98,6 +99,7 @@ def _fill(cell, data):
     cell.timeout = None if timeout is None else timeout / 1000.0
     limit = min(limit, MAX_OUTPUT)
     cell.stdout, cell.stderr = output.Capture(limit), output.Capture(limit)
+    cell.size = len(data)
 
 
 def _check(fits, message):

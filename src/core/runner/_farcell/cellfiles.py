@@ -174,7 +174,7 @@ class Shelf:
     def ship(self, request, again, seconds):
         """Make a request visible under a new number; gives (number, shipped). LockTimeout where the lock cannot be had at once and `seconds` is 0."""
         try:
-            data = files.to_json(request)
+            data = files.content(request)
             tmp = self._written(data)
             self._lock(seconds)
             try:

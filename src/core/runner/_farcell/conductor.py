@@ -163,7 +163,8 @@ class Conductor(Adoption):
             return
         self.generations.current.cells += 1
         self._prepare(cell)
-        self._outbox.push(pack(b"X", reply.run_frame(cell)))
+        for piece in reply.run_frames(cell):
+            self._outbox.push(piece)
         cell.code = ""
         cell.started = now = time.monotonic()
         cell.queued_ms = (now - cell.seen) * 1000

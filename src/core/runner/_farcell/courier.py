@@ -92,14 +92,19 @@ class Courier(object):
             raise channel.Broken("a call of more than %d bytes" % CALL_MAX)
 
     def _call(self, number, payload):
-        if number in self._pieces:
-            payload = b"".join(self._pieces.pop(number) + [payload])
+        pieces = self._pieces.pop(number, None)
         if number in self._calls:
             return
         header = {}
         try:
+            if pieces is not None:
+                pieces.append(payload)
+                if sum(map(len, pieces)) > LONG:
+                    self._take_long(number, pieces)
+                    return
+                payload = b"".join(pieces)
             if len(payload) > LONG:
-                self._begin_long(calls.Call(self, number, header, _LONG_SECONDS), payload)
+                self._take_long(number, [payload])
                 return
             header = self._duty.header(payload)
             if header.get("op") != "run" or not express.attempt(self, number, header):
@@ -123,7 +128,7 @@ class Courier(object):
             link.check(header)
             self._checked_base = base
         if op == "run":
-            follow.run(self, call)
+            follow.run(self, call, text)
         elif op == "wait":
             follow.wait(self, call)
         elif op == "ack":
@@ -143,16 +148,36 @@ class Courier(object):
         else:
             raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
 
+    def _take_long(self, number, pieces):
+        """Nothing but its header is read here: a request that stands behind that is written to its file as it is, piece by piece."""
+        text, rest = duties.split(pieces[0])
+        if rest is None:
+            self._begin_long(calls.Call(self, number, {}, _LONG_SECONDS), b"".join(pieces))
+            return
+        header = self._duty.header(text)
+        if header.get("op") != "run":
+            raise Fault("bad-request", "only a run can have something behind its header")
+        call = calls.Call(self, number, header, duties.deadline(header))
+        call.written = [rest] + pieces[1:]
+        self._begin(call, pieces)
+        call.written = None
+
     def _begin_long(self, call, text):
         self._calls[call.ref] = call
+        self.have_placed(call, text)
+
+    def have_placed(self, call, text):
+        # type: (calls.Call, bytes) -> None
+        """Have a helper take a long call apart, or write a long request to its file."""
 
         def done(out, body):
             if not body.startswith(b'{"placed":'):
                 self._pass_on(call, out, body)
                 return
             placed = fastjson.loads(body)
-            call.header = placed["header"]
-            call.end = time.monotonic() + duties.deadline(call.header)
+            if not call.header:
+                call.header = placed["header"]
+                call.end = time.monotonic() + duties.deadline(call.header)
             self.guard(call, lambda: follow.follow_shipped(self, call, placed["placed"], placed["id"]))
         self._have_done(call, helpers.Errand(text, call.end, done, True, helpers.LONG))
 

@@ -6,6 +6,9 @@ from . import cellfiles, fastjson, helpers, link, postmortem, spawn  # noqa: F40
 from .fault import Fault, reason
 
 
+HEADER_MAX = 256 << 10  # of a call whose request stands behind it
+
+
 class Duty(object):
     """Made in the courier, called in its helpers."""
 
@@ -23,6 +26,7 @@ class Duty(object):
             answer.finish(result)
 
     def _do(self, kind, text, end, answer):
+        text, written = split(text) if kind == helpers.LONG else (text, None)
         header = self.header(text)
         if kind == helpers.STEP:
             return _STEPS[header["op"]](header)
@@ -30,7 +34,9 @@ class Duty(object):
             end = time.monotonic() + deadline(header)
         header["deadline_ms"] = max(0, int((end - time.monotonic()) * 1000))
         if header.get("op") == "run":
-            return _place(link.Call(header, None, None, answer))
+            call = link.Call(header, None, None, answer)
+            call.written = None if written is None else [written]
+            return _place(call)
         return self._spawn(header, answer) if header.get("op") == "spawn" else link.operate(link.Call(header, None, self._modules or {}, answer))
 
     def header(self, text):
@@ -61,6 +67,14 @@ class Duty(object):
             return link.operate(link.Call(header, None, self._modules, answer))
 
     _installed = False
+
+
+def split(text):
+    """The header of a long call, and what stands behind it on a line of its own: the request of a `run`, or None."""
+    header, line, _ = text[:HEADER_MAX].partition(b"\n")
+    if not line or b'"cell_bytes":' not in header:
+        return text, None
+    return header, memoryview(text)[len(header) + 1:]
 
 
 def _place(call):

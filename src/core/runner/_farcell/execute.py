@@ -9,6 +9,7 @@ import tokenize
 import types
 
 from . import display, tracebacks
+from .sources import last_line
 from .guarded import BUILTINS as __builtins__
 
 _AWAIT = getattr(_ast, 'PyCF_ALLOW_TOP_LEVEL_AWAIT', 0)          # 3.8
@@ -20,6 +21,7 @@ _eval = eval
 _getpid = os.getpid
 _gettrace, _settrace = sys.gettrace, sys.settrace
 _getlimit, _setlimit = sys.getrecursionlimit, sys.setrecursionlimit
+_GLANCE = 1000           # characters of a last line, of which most begin with what they are
 _DEPTH = 200             # of the stack, which our own work between two cells needs
 _exit = os._exit
 # A last line that can be nothing but an assignment (or an error): a name, perhaps an operator, and an equals sign.
@@ -127,8 +129,8 @@ class Executor(object):
     def _run_source(self, filename, source, echo):
         if source[:1] == '\ufeff':
             source = source[1:]
-        lines = self._sources.add(filename, source)
-        steps, shows = self._prepare(source, filename, echo, lines)
+        self._sources.add(filename, source)
+        steps, shows = self._prepare(source, filename, echo)
         if not steps:
             return None
         value = self._evaluate(steps)
@@ -138,13 +140,14 @@ class Executor(object):
         self._remember(value)
         return result
 
-    def _prepare(self, source, filename, echo, lines):
+    def _prepare(self, source, filename, echo):
         """The code objects of a cell, and whether the last one's value is its result."""
         if not self._future and '__future__' in source:
             self._future = _future_flags()
-        if echo == 'last' and lines and _is_assignment(lines):
+        start = last_line(source)
+        if echo == 'last' and _is_assignment(source, start):
             return (self._code(source, filename, 'exec'),), False        # the tree would cost as much again
-        if echo == 'last' and _may_be_expression(source, lines):
+        if echo == 'last' and not start and _may_be_expression(source):
             try:
                 return (self._code(source, filename, 'eval'),), True
             except Exception:
@@ -156,13 +159,21 @@ class Executor(object):
         if echo == 'all':
             return (self._code(_ast.Interactive(body), filename, 'single'),), False
         last = body[-1]
-        if not isinstance(last, _ast.Expr) or _ends_with_semicolon(source, lines, last):
+        if not isinstance(last, _ast.Expr) or self._ends_with_semicolon(source, filename, start, last):
             return (self._code(tree, filename, 'exec'),), False
         expression = _ast.Expression(last.value)
         if len(body) == 1:
             return (self._code(expression, filename, 'eval'),), True
         del body[-1]
         return (self._code(tree, filename, 'exec'), self._code(expression, filename, 'eval')), True
+
+    def _ends_with_semicolon(self, source, filename, start, last):
+        """IPython's habit: `expression;` has no value to show."""
+        if ';' not in source:
+            return False
+        if source.find(';', start) < 0 and source.find('\\', start) < 0 and source[start:start + _GLANCE].partition('#')[0].strip():
+            return False                                         # what ends in the last line is the expression
+        return _semicolon_follows(self._sources.lines(filename), last)
 
     def _code(self, tree, filename, mode):
         code = _compile(tree, filename, mode, self._flags, True)
@@ -250,21 +261,17 @@ def _exit_code(failure):
     return 1
 
 
-def _is_assignment(lines):
+def _is_assignment(source, start):
     """Whether the last statement is for sure no expression; on one of several lines without what could begin before it."""
-    last = lines[-1]
-    return _assigns(last) is not None and ';' not in last and (len(lines) == 1 or _spans_lines(last) is None)
+    return _assigns(source, start) is not None and source.find(';', start) < 0 and (not start or _spans_lines(source, start) is None)
 
 
-def _may_be_expression(source, lines):
+def _may_be_expression(source):
     """Whether one line is worth the try. Not with a backslash: what is strange about it would be told twice."""
-    return len(lines) == 1 and '\\' not in source and ';' not in source and '=' not in source.partition('(')[0] and _is_statement(source) is None
+    return source and '\\' not in source and ';' not in source and '=' not in source.partition('(')[0] and _is_statement(source) is None
 
 
-def _ends_with_semicolon(source, lines, last):
-    """IPython's habit: `expression;` has no value to show."""
-    if ';' not in source:
-        return False
+def _semicolon_follows(lines, last):
     end = getattr(last, 'end_lineno', None)              # 3.8
     if end is None:
         return _last_token(lines) == ';'

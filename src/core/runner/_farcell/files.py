@@ -46,6 +46,23 @@ def cell_numbers(directory, kind):
     return numbers
 
 
+class Written(object):
+    """A long request that its host has written out: it is shipped as it came, and of what stands in it only the id can be asked for."""
+
+    def __init__(self, cell_id, pieces):
+        # type: (str, list) -> None
+        self._fields = {"id": cell_id}
+        self.pieces = pieces  # of its text
+
+    def __getitem__(self, name):
+        return self._fields[name]
+
+
+def content(request):
+    """What its file is to hold: bytes, or a list of pieces of them."""
+    return request.pieces if isinstance(request, Written) else to_json(request)
+
+
 def to_json(value):
     """Compact JSON as ASCII bytes: lone surrogates survive it, and no byte is ever invalid UTF-8."""
     return fastjson.dumps(value).encode("ascii")
@@ -80,7 +97,8 @@ def fill_tmp(fd, path, data):
     """Write the whole content of such a file, and close it; it is gone where that fails."""
     try:
         try:
-            write_all(fd, data)
+            for piece in data if isinstance(data, list) else (data,):
+                write_all(fd, piece)
         finally:
             # close(2) can be the first to tell of a full quota, so it must be inside the guard too.
             os.close(fd)

@@ -8,19 +8,21 @@ from . import cellfiles, files, in_lane, lane_files, link, records, watch
 TELL_AFTER = 0.003
 # How the supervisor writes that a reply holds all output.
 _WHOLE = b',"spill":null},"tools":'
+_QUICK = 32 << 20  # of a request: what goes into memory so quickly that others can wait for it
 _REPLIES_MAX = 10000  # for a host that never acknowledges
 # And that there was none.
 _QUIET, _NO_DISPLAYS = b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_bytes":0,', b',"displays":[]}'
 
 
-def run(courier, call):
-    """Begin a `run`: ship the cell, then follow it. What is not needed for that comes after."""
+def run(courier, call, text):
+    """Begin a `run`: ship the cell, then follow it. What is not needed for that comes after. `text` is the call as it came, in pieces where it is long."""
     kernel = courier.attendance.checked(call.field("dir", str, required=True))
     request, options = call.request(), call.wait_options()
     again, numbers = call.field("again", bool, default=False), call.numbers("ack")
     number = None
-    if courier.attendance.attend(kernel) and not again:
-        if in_lane.begin(courier, call, kernel, request, options, numbers):
+    is_long = isinstance(request, files.Written)
+    if courier.attendance.attend(kernel) and not again and (not is_long or call.header["cell_bytes"] <= _QUICK and kernel.is_in_memory()):
+        if not is_long and in_lane.begin(courier, call, kernel, request, options, numbers):
             return
         try:
             number = kernel.ship(request)
@@ -28,6 +30,9 @@ def run(courier, call):
             pass
     if number is not None:
         Follow(courier, call, kernel, number, options, request["id"], True).begin(True)
+    elif is_long:
+        courier.have_placed(call, b"".join(text))
+        return  # with what there is to acknowledge
     else:
         # Somebody else is at the files, or the kernel is dead, or all files have to be searched: a helper can wait.
         courier.step(call, {"op": "submit", "dir": kernel.directory, "cell": request, "again": again},

@@ -7,9 +7,11 @@ from .guarded import BUILTINS as __builtins__
 
 HEADER = struct.Struct('>IB')
 LIMIT = 1 << 30
+LONG = 64 << 10          # longer payloads are kept from being copied
 
 # Bound early: a cell may replace os.read or os.write, and that must cost only its own output.
 _read = os.read
+_readv = os.readv
 _write = os.write
 _Interrupted = InterruptedError
 
@@ -66,12 +68,32 @@ def read_next(fd, ahead, size=1 << 16):
     end = HEADER.size + length
     if length > LIMIT:
         raise ValueError('frame of %d bytes exceeds the limit of %d' % (length, LIMIT))
+    if len(ahead) < end and length > LONG:
+        payload = _gather(fd, ahead, length)
+        return (None if payload is None else (bytes((kind,)), payload)), b''
     if len(ahead) < end:
         rest = _read_exactly(fd, end - len(ahead))
         if rest is None:
             return None, b''
         ahead += rest
     return (bytes((kind,)), ahead[HEADER.size:end]), ahead[end:]
+
+
+def _gather(fd, ahead, length):
+    """A long payload of which only the beginning is there, read to where it is to stay: a bytearray; None at the end of the stream."""
+    payload = bytearray(length)
+    done = len(ahead) - HEADER.size
+    with memoryview(payload) as view:
+        view[:done] = ahead[HEADER.size:]
+        while done < length:
+            try:
+                count = _readv(fd, (view[done:],))
+            except _Interrupted:
+                continue
+            if not count:
+                return None
+            done += count
+    return payload
 
 
 def _read_some(fd, size):
@@ -123,9 +145,13 @@ class Reader(object):
             if end > size:
                 self._need = end - start
                 break
+            self._need = HEADER.size
+            if end == size and not start and length > LONG:
+                del pending[:HEADER.size]        # what is at the front goes without a copy
+                self._pending = bytearray()
+                return [(bytes((kind,)), pending)]
             frames.append((bytes((kind,)), bytes(memoryview(pending)[start + HEADER.size:end])))
             start = end
-            self._need = HEADER.size
         if start:
             del pending[:start]
         return frames

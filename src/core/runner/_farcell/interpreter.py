@@ -222,9 +222,9 @@ class Interpreter(object):
             frame = channel.receive()
             if frame is None:
                 return
-            kind, payload = frame
-            if kind == b'X':
-                request = wire.decode(payload)
+            request = _request(*frame)
+            frame = None         # it may be long
+            if request is not None:
                 if track is not None:
                     track.note(request['id'])
                 channel.send(b'r', wire.encode(self.serve_cell(request)))
@@ -313,6 +313,18 @@ class Interpreter(object):
         for bundle in held:
             self._shown = True
             self._channel.send(b'd', _NUMBER.pack(self._number) + wire.encode(bundle))
+
+
+def _request(kind, payload):
+    """The cell that a frame has us run, or None where it does not."""
+    if kind == b'X':
+        return wire.decode(payload)
+    if kind == b'x':
+        view, end = memoryview(payload), _NUMBER.size + _NUMBER.unpack_from(payload)[0]
+        request = wire.decode(view[_NUMBER.size:end])
+        request['code'] = str(view[end:], 'utf-8', 'surrogatepass')
+        return request
+    return None
 
 
 def _broken(error):

@@ -46,6 +46,8 @@ def failure(fault):
 class Call:
     """One operation: the header with its fields checked as they are asked for."""
 
+    written = None  # type: object  # the pieces of the request's text, where it stands behind the header
+
     def __init__(self, header, stdin, modules, answer):
         self.header = header
         self.stdin = stdin
@@ -81,10 +83,12 @@ class Call:
 
     def request(self):
         """The cell that is to be run, as far as it must be right to be found again; the rest is the supervisor's to judge."""
+        if self.written is not None:
+            if self.field("cell_bytes", int, required=True) != sum(map(len, self.written)):
+                raise Fault("bad-request", "cell_bytes is not the length of what follows")
+            return files.Written(_checked_id(self.header.get("id"), "id"), self.written)
         request = self.field("cell", dict, required=True)
-        cell_id = request.get("id")
-        if not isinstance(cell_id, str) or len(cell_id) != 32 or cell_id.strip("0123456789abcdef"):
-            raise Fault("bad-request", "cell.id must be 32 hex digits")
+        _checked_id(request.get("id"), "cell.id")
         if not isinstance(request.get("code"), str):
             raise Fault("bad-request", "cell.code must be text")
         return request
@@ -97,6 +101,12 @@ class Call:
                     raise Fault("bad-request", "wait.%s must be %s" % (name, _KINDS[type(options[name])]))
                 options[name] = value
         return options
+
+
+def _checked_id(value, name):
+    if not isinstance(value, str) or len(value) != 32 or value.strip("0123456789abcdef"):
+        raise Fault("bad-request", "%s must be 32 hex digits" % name)
+    return value
 
 
 _KINDS = {int: "a whole number", str: "text", bool: "true or false", dict: "an object", list: "a list"}

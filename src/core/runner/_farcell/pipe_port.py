@@ -114,14 +114,14 @@ class PipePort(Port):
     def _request(self, payload):
         self._number = self.lane.next_number() if self.lane is not None else self._number + 1
         request = cell.parse(payload, self._number, time.monotonic())
-        if len(self._queue) >= MAX_WAITING or self._queued_bytes + len(request.code) > MAX_WAITING_BYTES:
+        if len(self._queue) >= MAX_WAITING or self._queued_bytes + request.size > MAX_WAITING_BYTES:
             request.refusal = request.refusal or "too many cells wait already"
         if request.refusal:
             self._kernel.refuse(request)
             return
         ahead = len(self._queue) + (1 if self._kernel.busy() else 0)
         self._queue.append(request)
-        self._queued_bytes += len(request.code)
+        self._queued_bytes += request.size
         if ahead:
             self._send(b"A", reply.encode({"number": request.number, "id": request.id, "ahead": ahead}))
 
@@ -148,7 +148,7 @@ class PipePort(Port):
         if not self._queue:
             return None
         taken = self._queue.popleft()
-        self._queued_bytes -= len(taken.code)
+        self._queued_bytes -= taken.size
         return taken
 
     def _control(self, payload):
@@ -172,7 +172,7 @@ class PipePort(Port):
         for waiting in self._queue:
             if waiting.id == request.get("id") or (request.get("id") is None and waiting.number == request.get("number")):
                 self._queue.remove(waiting)
-                self._queued_bytes -= len(waiting.code)
+                self._queued_bytes -= waiting.size
                 return True
         return False
 

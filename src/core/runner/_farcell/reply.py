@@ -2,11 +2,14 @@
 
 import os
 import signal
+import struct
 
 from . import osdep
+from .frames import HEADER, LONG, pack
 from .strict import decode, encode, quote, quote_ascii
 
 STATUSES = ("ok", "error", "exit", "interrupted")  # what the interpreter may say; the rest is said by the supervisor
+_NUMBER = struct.Struct(">I")
 _SIGNAL_WORDS = {"SIGSEGV": "segmentation fault", "SIGBUS": "bus error", "SIGFPE": "arithmetic error", "SIGILL": "illegal instruction",
                  "SIGABRT": "abort", "SIGXCPU": "processor time used up", "SIGSYS": "forbidden system call"}
 
@@ -37,11 +40,20 @@ def checked_result(data):
     return {"number": value["number"], "status": value["status"], "result": result, "error": failure, "exit_code": code}
 
 
-def run_frame(cell):
-    # type: (object) -> bytes
-    """The content of an `X` frame. All ASCII: lone surrogates arrive as they were."""
+def run_frames(cell):
+    # type: (object) -> tuple
+    """The frame that has a cell run, in pieces."""
+    if len(cell.code) <= LONG:
+        return pack(b"X", _run(cell, cell.code)),
+    # Not as JSON, which would take longer to write and to read than to send.
+    code, head = cell.code.encode("utf-8", "surrogatepass"), _run(cell, "")
+    return HEADER.pack(4 + len(head) + len(code), b"x"[0]) + _NUMBER.pack(len(head)) + head, code
+
+
+def _run(cell, code):
+    """All ASCII: lone surrogates arrive as they were."""
     text = '{"number":%d,"id":"%s","code":%s,"echo":"%s","cwd":%s,"env":%s}' % (
-        cell.number, cell.id, quote_ascii(cell.code), cell.echo, "null" if cell.cwd is None else quote_ascii(cell.cwd),
+        cell.number, cell.id, quote_ascii(code), cell.echo, "null" if cell.cwd is None else quote_ascii(cell.cwd),
         _env_ascii(cell.env) if cell.env else "{}")
     return text.encode("ascii")
 

@@ -8,6 +8,7 @@ import linecache
 from .guarded import BUILTINS as __builtins__
 
 LIMIT = 64 << 20
+LONG = 64 << 10          # from here on a source is split into lines only when somebody wants to see them
 _OVERHEAD = 512          # of an entry, so that a million small cells are bounded, too
 _cache = linecache.cache
 
@@ -22,16 +23,12 @@ class Sources(object):
         self._entries = collections.OrderedDict()
 
     def add(self, filename, source):
-        # type: (str, str) -> list
-        """Registers a cell; gives its lines as the parser counts them."""
-        if '\n' in source or '\r' in source:
-            # Not splitlines(): the parser does not end a line at a form feed or U+2028.
-            lines = io.StringIO(source, None).readlines()
-            if not lines[-1].endswith('\n'):
-                lines[-1] += '\n'    # as linecache does; traceback puts its carets by it
+        # type: (str, str) -> None
+        if len(source) < LONG:
+            entry = (len(source), None, _split(source), filename)
         else:
-            lines = [source + '\n'] if source else []
-        entry = (len(source), None, lines, filename)
+            entry = _Unsplit((len(source), None, [], filename))
+            entry.source = source
         if filename in self._entries:
             self._drop(filename)
         self._entries[filename] = entry
@@ -39,7 +36,11 @@ class Sources(object):
         self._cache()[filename] = entry
         while self._total > self._limit and len(self._entries) > 1:
             self._drop(next(iter(self._entries)))
-        return lines
+
+    def lines(self, filename):
+        # type: (str) -> list
+        """The lines of a cell as the parser counts them."""
+        return self._entries[filename][2]
 
     def _cache(self):
         # A cell may have put another dict there.
@@ -97,6 +98,49 @@ class Sources(object):
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return ()
         return set(_class_lines(tree, '', qualname))
+
+
+class _Unsplit(tuple):
+    """An entry of linecache's whose lines are made when they are asked for: what they are then is a plain list, which C code takes apart, too."""
+
+    source = None  # type: object
+
+    def __getitem__(self, index):
+        if index != 0:               # the size is asked for by us, when the entry goes
+            self._fill()
+        return tuple.__getitem__(self, index)
+
+    def __iter__(self):
+        self._fill()
+        return tuple.__iter__(self)
+
+    def _fill(self):
+        source = self.source
+        if source is not None:
+            tuple.__getitem__(self, 2)[:] = _split(source)       # by two threads at once: the same twice
+            self.source = None
+
+
+def _split(source):
+    """Lines as the parser counts them, each with its end."""
+    if '\n' not in source and '\r' not in source:
+        return [source + '\n'] if source else []
+    # Not splitlines(): the parser does not end a line at a form feed or U+2028.
+    lines = io.StringIO(source, None).readlines()
+    if not lines[-1].endswith('\n'):
+        lines[-1] += '\n'    # as linecache does; traceback puts its carets by it
+    return lines
+
+
+def last_line(source):
+    # type: (str) -> int
+    """Where the last line begins, as the parser counts them; found without splitting the rest or copying any."""
+    end = len(source)
+    if source.endswith('\r\n'):
+        end -= 2
+    elif source.endswith(('\n', '\r')):
+        end -= 1
+    return max(source.rfind('\n', 0, end), source.rfind('\r', 0, end)) + 1
 
 
 def _class_lines(node, prefix, qualname):

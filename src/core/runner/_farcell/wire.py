@@ -54,9 +54,9 @@ def encode(value):
 
 
 def decode(payload):
-    # type: (bytes) -> object
-    """The value of a JSON text that our own side wrote."""
+    # type: (object) -> object
+    """The value of a JSON text, in any buffer, that our own side wrote or has checked."""
     try:
-        return _scan(payload.decode('utf-8'), 0)[0]
+        return _scan(str(payload, 'utf-8'), 0)[0]
     except StopIteration:
         raise ValueError('not JSON')

@@ -1,6 +1,7 @@
 """The courier through `/bin/sh -c`, as the engine opens it: one channel, several kernels, calls side by side."""
 
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -183,6 +184,27 @@ class Cells(StreamTest):
         self.assertEqual(stream.value(directories[1], "3"), "3")
         self.assertEqual(stream.answer(number)["reply"]["result"]["text/plain"], "10000000")
         self.assertEqual(stream.result(stream.run(directories[0], "x" * 300000 + " = 1", cell=dict(self.far.cell("#" * 300000), id="no")))["error"]["code"], "bad-request")
+
+    def test_a_long_request_behind_its_header_is_shipped_as_it_came(self):
+        directory = self.kernel()["dir"]
+        stream = self.stream()
+        stream.value(directory, "n = 0")
+        fill = "# %s\n" % ("\u20ac" * 200000)
+        cell = self.far.cell(fill + "n += 1; n")
+        request = json.dumps(cell, ensure_ascii=False).encode("utf-8")
+        first = stream.answer(stream.run_behind(directory, request, cell["id"], ack=[1]))
+        self.assertEqual((first["id"], first["reply"]["result"]["text/plain"]), (cell["id"], "1"))
+        again = stream.answer(stream.run_behind(directory, request, cell["id"], again=True))
+        self.assertEqual((again["number"], again["reply"]), (first["number"], first["reply"]))
+        # As where the directory is on a disk, and where a helper has to ship it.
+        other = self.far.cell(fill + "n += 1; n")
+        text = json.dumps(other).encode("ascii")
+        self.assertEqual(stream.answer(stream.run_behind(directory, text, other["id"], again=True))["reply"]["result"]["text/plain"], "2")
+        garbage = b"{" + b" " * 300000
+        self.assertEqual(stream.answer(stream.run_behind(directory, garbage, "%032x" % 7))["reply"]["status"], "refused")
+        for fields in ({"cell_bytes": len(text) - 1}, {"cell_bytes": None}, {"id": "no"}, {"wait": 5}, {"op": "submit"}, {"op": "list"}):
+            self.assertEqual(stream.result(stream.run_behind(directory, text, other["id"], **fields))["error"]["code"], "bad-request", fields)
+        self.assertEqual(stream.value(directory, "n"), "2")
 
     def test_a_large_answer_comes_in_pieces_between_which_others_come(self):
         directories = [self.kernel(key)["dir"] for key in ("aa", "bb")]

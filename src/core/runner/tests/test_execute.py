@@ -57,8 +57,10 @@ class ExecuteTest(unittest.TestCase):
                 executor = execute.Executor.__new__(execute.Executor)
                 executor._flags, executor._future = execute._AWAIT, 0
                 source = line[1:] if line[:1] == '\ufeff' else line
+                executor._sources = sources.Sources()
+                executor._sources.add('<cell 1>', source)
                 try:
-                    steps, shows = executor._prepare(source, '<cell 1>', 'last', sources.Sources().add('<cell 1>', source))
+                    steps, shows = executor._prepare(source, '<cell 1>', 'last')
                 except Exception as error:
                     outcome = type(error), str(error), getattr(error, 'args', None), error.__context__
                 else:
@@ -279,6 +281,36 @@ class ExecuteTest(unittest.TestCase):
     def test_code_of_megabytes(self):
         line = 'text = "%s"\n' % ('x' * 1000)
         self.assertEqual(self.value(line * 3000 + 'len(text)'), '1000')
+
+    def test_lines_of_a_long_cell_are_made_when_somebody_looks_and_are_those_of_a_short_one(self):
+        import linecache
+        from unittest import mock
+        fill = 'x' * sources.LONG
+        endings = ['', '\n', '\r', '\r\n', '\n\n', '\r\r\n', '\na = 1', '\ra = 1\r', '\r\na\x0c\u2028b\n', '\n#;\n']
+        for ending in endings:
+            kept = sources.Sources()
+            name = '<cell long %r>' % ending
+            with mock.patch.object(sources, '_split', side_effect=AssertionError):
+                kept.add(name, fill + ending)
+                start = sources.last_line(fill + ending)
+            lines = sources._split(fill + ending)
+            self.assertEqual(((fill + ending)[start:].rstrip('\r\n'), start == 0), (lines[-1][:-1], len(lines) == 1), ending)
+            self.assertEqual((linecache.getlines(name), ''.join(linecache.getlines(name)), kept.lines(name)), (lines, ''.join(lines), lines))
+            self.assertIs(type(linecache.getlines(name)), list)
+            linecache.checkcache(name)
+            self.assertEqual(linecache.getline(name, len(lines)), lines[-1])
+            del linecache.cache[name]
+
+    def test_a_long_cell_is_told_of_as_a_short_one_is(self):
+        fill = '# %s\n' % ('x' * 70000)
+        error = self.error(fill + 'def f():\n    1 / 0\nf()')['error']
+        self.assertIn('    1 / 0', error['traceback'])
+        self.assertIn(', line 3, in f', error['traceback'])
+        self.assertIn('import inspect', self.value(fill + 'import inspect\ndef g(): return 1\ninspect.getsource(inspect.currentframe())'))
+        self.assertEqual(self.value(fill + '1 + 1'), '2')
+        self.assertEqual(self.value(fill + '1; 1 + 2'), '3')
+        for silent in ('1 + 1;', '1 + 1; # no', '1 + 1;\n# yes; no', '1 + 1;\\\n\n'):
+            self.assertIsNone(self.value(fill + silent), silent)
 
     def test_sources_are_bounded(self):
         from _farcell.sources import Sources

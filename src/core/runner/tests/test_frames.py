@@ -47,6 +47,23 @@ class FramesTest(unittest.TestCase):
         self.assertIsNone(frames.read_frame(read_fd))
         os.close(read_fd)
 
+    def test_long_frames_among_short_ones_through_a_pipe(self):
+        read_fd, write_fd = os.pipe()
+        sent = [(b'a', b'1'), (b'b', os.urandom(1 << 20)), (b'c', b''), (b'd', os.urandom(frames.LONG)), (b'e', os.urandom(frames.LONG + 1)), (b'f', b'2')]
+        writer = threading.Thread(target=frames.write_all, args=(write_fd, b''.join(frames.pack(*frame) for frame in sent)))
+        writer.start()
+        ahead, got = b'', []
+        try:
+            for _ in sent:
+                frame, ahead = frames.read_next(read_fd, ahead)
+                got.append(frame)
+        finally:
+            writer.join()
+            os.close(write_fd)
+        self.assertEqual(got, sent)
+        self.assertEqual(frames.read_next(read_fd, ahead + frames.pack(b'g', b'x' * 100000)[:-1]), (None, b''))
+        os.close(read_fd)
+
     def test_the_end_in_mid_frame_is_the_end(self):
         for data in (b'', b'\0\0', b'\0\0\0\5Xab'):
             read_fd, write_fd = os.pipe()

@@ -55,6 +55,23 @@ class Frames(Kernel):
         reply = self.kernel.run("s = '" + "x" * 5000000 + "'\nlen(s)")
         self.assertEqual(reply["result"], {"text/plain": "5000000"})
 
+    def test_a_long_request_means_the_same_as_a_short_one(self):
+        fill = "# %s\n" % ("x" * (80 << 10))
+        code = fill + "import os\nos.getcwd(), os.environ.get('LONG'), ascii('\u20ac\\n\\\\')"
+        usual = request(code, cwd="/usr", env={"LONG": "a\udcff"})
+        for form, fields in (("%s", {}), ("\n %s \n", {}), ("%s", {"more": [1]})):
+            value = dict(usual, id=request("")["id"], **fields)
+            frames.write_all(self.kernel.in_fd, frames.pack(b"Q", (form % json.dumps(value)).encode()))
+            self.assertEqual(self.kernel.reply(value["id"])["result"], {"text/plain": repr(("/usr", "a\udcff", ascii("\u20ac\n\\")))}, (form, fields))
+        least = {"v": 1, "id": request("")["id"], "code": fill + "1 + 1", "env": None}
+        self.kernel.push(b"Q", least)
+        self.assertEqual(self.kernel.reply(least["id"])["result"], {"text/plain": "2"})
+        broken = self.kernel.run(fill + "1 + '\ud800'")
+        self.assertEqual((broken["status"], broken["error"]["name"]), ("error", "UnicodeEncodeError"))
+        refused = request(fill, timeout_ms="soon")
+        self.kernel.push(b"Q", refused)
+        self.assertEqual(self.kernel.reply(refused["id"])["status"], "refused")
+
     def test_garbage_is_refused_and_the_next_one_works(self):
         for payload in (b"", b"{", b"[]", b"\xff", b'{"v":1,"id":"zz"}'):
             frames.write_all(self.kernel.in_fd, frames.pack(b"Q", payload))

@@ -1,6 +1,7 @@
 //! The messages of the protocol, version 1. Field names here are those of `docs/protocol.md`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,10 @@ pub struct KernelRecord {
     pub created: f64,
     /// The hash of the runner that it runs.
     pub runner: String,
+}
+
+fn as_text<S: serde::Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
 }
 
 fn null_as_default<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -123,8 +128,9 @@ pub struct Request {
     pub v: u32,
     /// The cell's id.
     pub id: CellId,
-    /// The code.
-    pub code: String,
+    /// The code. It may be long, and each try to send it has a request of its own.
+    #[serde(serialize_with = "as_text")]
+    pub code: Arc<str>,
     /// How long it may run, from its start.
     pub timeout_ms: Option<u64>,
     /// How many bytes of each stream the reply may hold.

@@ -10,8 +10,8 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-/// How much of a call goes in one piece.
-pub(super) const PIECE: usize = 64 * 1024;
+/// How much of a call goes in one piece. With its head it fills a pipe of the usual size in one go.
+pub(super) const PIECE: usize = 64 * 1024 - HEAD;
 /// Length, kind and number of a call: what goes before the payload of a frame.
 pub(super) const HEAD: usize = 9;
 /// The first length of which a caller leaves the writing to the stream's task.
