@@ -78,9 +78,9 @@ class Outgoing(object):
         if left <= PIECE:
             self._body = None
             self.over()
-            return _HEAD.pack(left + 4, _LAST, self.ref) + (body[at:] if at else body)
+            return b"".join((_HEAD.pack(left + 4, _LAST, self.ref), memoryview(body)[at:]))
         self._at = at + PIECE
-        return _HEAD.pack(PIECE + 4, _PART, self.ref) + body[at:at + PIECE]
+        return b"".join((_HEAD.pack(PIECE + 4, _PART, self.ref), memoryview(body)[at:at + PIECE]))
 
 
 class Sender(object):

@@ -9,6 +9,7 @@ import time
 from collections import deque
 
 from . import osdep
+from .widening import LARGE, Widening
 
 READ = select.POLLIN
 GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
@@ -146,12 +147,15 @@ class Outbox(object):
         self._broken = broken
         self._watch_peer = watch_peer
         self._queue = deque()  # type: deque
+        self._width = Widening(loop, fd) if watch_peer else None  # the host's pipe; others are never this busy
         os.set_blocking(fd, False)
         if watch_peer:
             loop.watch(fd, self._ready, 0)  # errors are told even when nothing is asked for
 
     def push(self, data):
         # type: (bytes) -> None
+        if len(data) >= LARGE and self._width is not None:
+            self._width.widen()
         if not self._queue:
             written = self._write(data)
             if written == len(data) or written < 0:
@@ -166,6 +170,8 @@ class Outbox(object):
         """Forget what waits; the descriptor is closed by its owner."""
         self._queue.clear()
         self.pending = 0
+        if self._width is not None:
+            self._width.close()
         self._loop.unwatch(self._fd)
 
     def flush(self, seconds):
