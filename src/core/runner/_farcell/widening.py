@@ -16,7 +16,7 @@ class Widening(object):
         # type: (object, int) -> None
         self._loop = loop
         self._fd = fd
-        self._usual = 0  # its size while it is wide
+        self._usual = 0  # its size while it is wide, else 0
         self._possible = True
         self._last = 0.0
         self._pause = _PAUSE_FIRST
@@ -33,15 +33,25 @@ class Widening(object):
             self._usual = usual
             self._later()
 
+    def is_wide(self):
+        # type: () -> bool
+        return self._usual > 0
+
+    def narrow(self):
+        # type: () -> bool
+        """Make it narrow now; False where it still holds more."""
+        if self._usual and osdep.set_pipe_size(self._fd, self._usual):
+            self._usual, self._pause = 0, _PAUSE_FIRST
+            self._loop.cancel(self)
+        return not self._usual
+
     def _later(self):
         self._loop.at(self, time.monotonic() + self._pause, self._narrow)
 
     def _narrow(self):
         if time.monotonic() - self._last < _PAUSE_FIRST:
             self._later()
-        elif osdep.set_pipe_size(self._fd, self._usual):
-            self._usual, self._pause = 0, _PAUSE_FIRST
-        else:  # it still holds more
+        elif not self.narrow():
             self._pause = min(self._pause * 2, _PAUSE_LAST)
             self._later()
 

@@ -56,6 +56,7 @@ fn spawn() -> Operation {
         idle_ms: None,
         grace_ms: 1,
         limits: Limits::default(),
+        preload: Vec::new(),
     };
     Operation::Spawn { key: "key".into(), spec }
 }
