@@ -14,6 +14,7 @@ from .widening import LARGE, Widening
 READ = select.POLLIN
 GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _LONGEST = 3600.0
+_PARTS_MAX = 64
 
 
 class Loop(object):
@@ -165,6 +166,22 @@ class Outbox(object):
         self._queue.append(data)
         self.pending += len(data)
 
+    def push_all(self, parts):
+        # type: (list) -> None
+        """The same for large pieces that belong together, which are not put together for it."""
+        if self._queue or len(parts) > _PARTS_MAX:
+            self.push(b"".join(parts))
+            return
+        if self._width is not None:
+            self._width.widen()
+        written = self._write(parts, os.writev)
+        if written < 0:
+            return
+        for part in parts:
+            if written < len(part):
+                self.push(memoryview(part)[written:])
+            written = max(0, written - len(part))
+
     def close(self):
         # type: () -> None
         """Forget what waits; the descriptor is closed by its owner."""
@@ -188,10 +205,10 @@ class Outbox(object):
             self._ready(select.POLLOUT)
         return True
 
-    def _write(self, data):
+    def _write(self, data, write=os.write):
         """Bytes written, 0 when the pipe is full, -1 when nobody will ever read it."""
         try:
-            return os.write(self._fd, data)
+            return write(self._fd, data)
         except BlockingIOError:
             return 0
         except OSError as error:

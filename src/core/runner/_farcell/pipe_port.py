@@ -63,13 +63,17 @@ class PipePort(Port):
         if len(payload) < widening.LARGE:
             self._push(frames.pack(kind, payload))
         else:  # not copied once more
-            self._push(frames.HEADER.pack(len(payload), kind[0]))
-            self._outbox.push(payload)
+            self._push_all([frames.HEADER.pack(len(payload), kind[0]), payload])
 
     def _push(self, data):
         if self._start is not None:
             data = self._take_start() + data
         self._outbox.push(data)
+
+    def _push_all(self, parts):
+        if self._start is not None:
+            parts.insert(0, self._take_start())
+        self._outbox.push_all(parts)
 
     def _take_start(self):
         """The frame of a start that has not been told."""
@@ -235,7 +239,10 @@ class PipePort(Port):
             parts.append(_OUTPUT.pack(4 + end - at, b"O", number))
             parts.append(view[at:end])
             at = end
-        self._push(b"".join(parts))
+        if len(blob) < widening.LARGE:
+            self._push(b"".join(parts))
+        else:
+            self._push_all(parts)
 
     def spill(self, number):
         return "cell_out_%06d" % number

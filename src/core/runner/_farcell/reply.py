@@ -96,8 +96,8 @@ def build(cell, outcome, kernel, generation, spill):
         _json(outcome.result), _json(outcome.error), _json(outcome.exit_code), _json(outcome.signal), cell.stdout.total, out_omitted, cell.stderr.total, err_omitted,
         quote(spill) if spilled else "null", outcome.duration_ms, cell.queued_ms, cell.id, cell.number,
         quote(kernel), generation, cell.state, _json(note))
-    parts = [_HEAD % outcome.status.encode("ascii"), quote_utf8(stdout), b',"stderr":', quote_utf8(stderr), rest.encode("utf-8"), b",".join(cell.displays), b"]}"]
-    return b"".join(parts), spilled
+    parts = [_HEAD % outcome.status.encode("ascii")] + quote_utf8(stdout) + [b',"stderr":'] + quote_utf8(stderr)
+    return b"".join(parts + [rest.encode("utf-8"), b",".join(cell.displays), b"]}"]), spilled
 
 
 def _json(value):

@@ -56,7 +56,7 @@ class Strict(unittest.TestCase):
             kinds = dice.sample(pieces, dice.randint(1, len(pieces)))
             data = b"".join(dice.choice([b"z" * dice.choice((1, 50, 200)), dice.choice(kinds)]) for _ in range(dice.choice((0, 3, 200))))
             text = data.decode("utf-8", "backslashreplace")
-            quoted = strict.quote_utf8(data)
+            quoted = b"".join(strict.quote_utf8(data))
             self.assertEqual(quoted, strict.quote(text).encode("utf-8"), seed)
             self.assertEqual(strict.decode(quoted), text, seed)
 

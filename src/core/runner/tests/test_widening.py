@@ -64,6 +64,30 @@ class Widening(unittest.TestCase):
         outbox.close()
         self.assertFalse(self.loop.armed(outbox._width))
 
+    def test_pieces_arrive_in_order_however_little_the_pipe_takes(self):
+        outbox = loop.Outbox(self.loop, self.writer, self.fail, watch_peer=True)
+        pieces = [b"head", b"1" * 900000, b"", b"2" * 900000, memoryview(b"3" * 300000), b"end"]
+        outbox.push_all(pieces)
+        self.assertGreater(outbox.pending, 0)
+        outbox.push_all([b"more", b"4" * 200000])
+        os.set_blocking(self.reader, False)
+        got, whole = b"", b"".join(pieces) + b"more" + b"4" * 200000
+        while len(got) < len(whole):
+            got += loop.read_some(self.reader, 100000) or b""
+            self.loop.at("now", 0, lambda: None)
+            self.loop.turn()
+        self.assertTrue(got == whole)
+        self.assertEqual(outbox.pending, 0)
+        outbox.close()
+
+    def test_pieces_for_nobody_are_told_once(self):
+        broken = []
+        outbox = loop.Outbox(self.loop, self.writer, lambda: broken.append(1), watch_peer=True)
+        with open(os.devnull) as null:
+            os.dup2(null.fileno(), self.reader)
+        outbox.push_all([b"a", b"b" * 200000])
+        self.assertEqual(broken, [1])
+
 
 if __name__ == "__main__":
     unittest.main()
