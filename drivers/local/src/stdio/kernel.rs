@@ -438,7 +438,9 @@ impl Follow {
                 }
                 Some(Heard::Output(record)) => {
                     self.seen.push(&record);
-                    self.records.emit(vec![record], events);
+                    if events.wants_output() {
+                        self.records.emit(vec![record], events);
+                    }
                 }
                 Some(Heard::Reply(raw)) => {
                     // A cell that is over within a moment is told by its reply alone.

@@ -133,6 +133,11 @@ class Attended(object):
     def acknowledge(self, numbers):
         # type: (list) -> None
         cellfiles.acknowledge(self.directory, numbers, self.replies)
+        self.delivered(numbers)
+
+    def delivered(self, numbers):
+        # type: (list) -> None
+        """The host has these replies, and their files have been seen to."""
         for number in numbers:
             self.replies.pop(number, None)
 

@@ -4,14 +4,16 @@ import errno
 import os
 import select
 import struct
+import time
 from collections import deque
 
-from . import loop
+from . import loop, widening
 
 # A piece and its head fill a pipe of the usual size in one go.
 PIECE = 65536 - 9
 FRAME_MAX = 1 << 20
 WINDOW = 1 << 20
+_DRAINED_AFTER = 0.001
 _TURN_MAX = 16 * 65536  # then it is the other descriptors' turn
 _HEAD = struct.Struct(">IBI")
 _PREFIX = struct.Struct(">IB")
@@ -78,9 +80,14 @@ class Outgoing(object):
         if left <= PIECE:
             self._body = None
             self.over()
-            return _HEAD.pack(left + 4, _LAST, self.ref) + (body[at:] if at else body)
+            return b"".join((_HEAD.pack(left + 4, _LAST, self.ref), memoryview(body)[at:]))
         self._at = at + PIECE
-        return _HEAD.pack(PIECE + 4, _PART, self.ref) + body[at:at + PIECE]
+        return b"".join((_HEAD.pack(PIECE + 4, _PART, self.ref), memoryview(body)[at:at + PIECE]))
+
+    def is_large(self):
+        # type: () -> bool
+        """Whether the answer is."""
+        return self._body is not None and len(self._body) >= widening.LARGE
 
 
 class Sender(object):
@@ -94,6 +101,7 @@ class Sender(object):
         self._ring = deque()  # type: deque
         self._urgent = []  # type: list
         self._rest = None  # type: object
+        self._width = widening.Widening(loop_, fd)
         os.set_blocking(fd, False)
         loop_.watch(fd, self._ready, 0)  # errors are told even when nothing is asked for
 
@@ -112,6 +120,9 @@ class Sender(object):
             call.listed = True
             self._ring.append(call)
             if self._rest is None:
+                # An answer that is alone goes out in one go. What others have to send then waits for what is in the pipe.
+                if len(self._ring) == 1 and call.is_large():
+                    self._width.widen()
                 self._send()
 
     def forget(self, call):
@@ -132,6 +143,9 @@ class Sender(object):
     def _send(self):
         room = _TURN_MAX
         while self._rest is None and (self._ring or self._urgent):
+            if len(self._ring) > 1 and not self._width.narrow():
+                self._pause()
+                return
             data = self._batch()
             if data:
                 room -= len(data)
@@ -139,6 +153,12 @@ class Sender(object):
             if room <= 0 and self._rest is None:
                 self._rest = memoryview(b"")
                 self._loop.watch(self._fd, self._ready, select.POLLOUT)
+
+    def _pause(self):
+        """Several have something to send: no more goes into a wide pipe than into any other, so that none waits for much."""
+        self._rest = memoryview(b"")
+        self._loop.watch(self._fd, self._ready, 0)
+        self._loop.at(self, time.monotonic() + _DRAINED_AFTER, lambda: self._ready(select.POLLOUT))
 
     def _batch(self):
         """Frames up to the size of a piece: small ones go out together."""
@@ -189,6 +209,8 @@ class Sender(object):
     def _stop(self):
         """Nobody reads any more."""
         self._ring.clear()
+        self._width.close()
+        self._loop.cancel(self)
         self._loop.unwatch(self._fd)
         self._broken()
 

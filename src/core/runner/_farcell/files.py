@@ -167,10 +167,14 @@ def read_bytes(path):
         raise
     parts = []
     try:
+        size = os.fstat(fd).st_size
         while True:
-            data = os.read(fd, _READ_SIZE)
+            # One more than there should be: a read that finds no more than that has found the end.
+            data = os.read(fd, max(size + 1, _READ_SIZE))
+            if data and len(data) == size and not parts:
+                return data
             if not data:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+                return b"".join(parts)
             parts.append(data)
     except BlockingIOError:
         return None

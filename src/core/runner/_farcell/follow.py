@@ -11,7 +11,7 @@ _WHOLE = b',"spill":null},"tools":'
 _QUICK = 32 << 20  # of a request: what goes into memory so quickly that others can wait for it
 _REPLIES_MAX = 10000  # for a host that never acknowledges
 # And that there was none.
-_QUIET, _NO_DISPLAYS = b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_bytes":0,', b',"displays":[]}'
+_EMPTY, _QUIET, _NO_DISPLAYS = b',"stdout":"",', b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_bytes":0,', b',"displays":[]}'
 
 
 def run(courier, call, text):
@@ -113,8 +113,8 @@ class Follow(watch.Watch):
         raw = files.read_bytes(self.res)
         if raw is not None:
             self.raw = raw
-            quiet = raw.find(_QUIET) >= 0 and raw.endswith(_NO_DISPLAYS)
-            if raw.find(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
+            quiet = raw.endswith(_NO_DISPLAYS) and raw.find(_EMPTY, 0, 64) >= 0 and raw.rfind(_QUIET) >= 0
+            if raw.rfind(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
                 self.kernel.replies[self.number] = not quiet
             if quiet and self.tape is not None:
                 self.tape.close()

@@ -15,8 +15,9 @@ def begin(courier, call, kernel, request, options, acks):
     if kernel.follows or kernel.in_lane is not None or options["hold_ms"] < HOLD_MIN:
         return False
     lane = kernel.lane()
-    if lane is None or not lane.offer(request, acks):
+    if lane is None or not lane.offer(request, acks, kernel.replies):
         return False
+    kernel.delivered(acks)
     InLane(courier, call, kernel, lane, options, request["id"])
     return True
 

@@ -103,10 +103,10 @@ class Lane:
 
     # -- putting a cell in ---------------------------------------------------------------------------------------------
 
-    def offer(self, request, acks=()):
+    def offer(self, request, acks=(), known=None):
         """Put a cell into the lane; False where it has to be shipped as a file.
 
-        `acks` are numbers of replies that the host has; they are seen to if the answer is True.
+        `acks` are numbers of replies that the host has; they are seen to if the answer is True. `known` is what cellfiles.acknowledge() wants to know.
         """
         if self.number or self._words[BARRED] or not is_eligible(request) or len(request["code"]) > FRAME_MAX:
             return False
@@ -115,7 +115,7 @@ class Lane:
             return False
         try:
             if self._is_at_rest():
-                self._see_to(acks)
+                self._see_to(acks, known)
                 self.number = self._put(request["id"], text)
         except OSError:
             pass  # no room to keep the reply of the cell before: a file tells of that as it should be told
@@ -147,7 +147,7 @@ class Lane:
         words = self._words
         return fcntl.ioctl(self._request_fd, termios.FIONREAD, _ZERO) == _ZERO and words[STATE] != TAKING and words[SEQ] < words[PUT]
 
-    def _see_to(self, acks):
+    def _see_to(self, acks, known):
         """The page is about to be written anew: what is in it was heard by its host, or is kept in a file."""
         words = self._words
         last = words[REPLY]
@@ -159,7 +159,7 @@ class Lane:
         if acks:
             others = [number for number in acks if number != words[ACKED]]
             if others:
-                cellfiles.acknowledge(self.directory, others)
+                cellfiles.acknowledge(self.directory, others, known)
 
     def _put(self, cell_id, text):
         """Send the request, wholly or not at all; gives its number, or 0."""

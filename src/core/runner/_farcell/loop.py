@@ -9,10 +9,12 @@ import time
 from collections import deque
 
 from . import osdep
+from .widening import LARGE, Widening
 
 READ = select.POLLIN
 GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _LONGEST = 3600.0
+_PARTS_MAX = 64
 
 
 class Loop(object):
@@ -158,12 +160,15 @@ class Outbox(object):
         self._broken = broken
         self._watch_peer = watch_peer
         self._queue = deque()  # type: deque
+        self._width = Widening(loop, fd) if watch_peer else None  # the host's pipe; others are never this busy
         os.set_blocking(fd, False)
         if watch_peer:
             loop.watch(fd, self._ready, 0)  # errors are told even when nothing is asked for
 
     def push(self, data):
         # type: (bytes) -> None
+        if len(data) >= LARGE and self._width is not None:
+            self._width.widen()
         if not self._queue:
             written = self._write(data)
             if written == len(data) or written < 0:
@@ -173,11 +178,29 @@ class Outbox(object):
         self._queue.append(data)
         self.pending += len(data)
 
+    def push_all(self, parts):
+        # type: (list) -> None
+        """The same for large pieces that belong together, which are not put together for it."""
+        if self._queue or len(parts) > _PARTS_MAX:
+            self.push(b"".join(parts))
+            return
+        if self._width is not None:
+            self._width.widen()
+        written = self._write(parts, os.writev)
+        if written < 0:
+            return
+        for part in parts:
+            if written < len(part):
+                self.push(memoryview(part)[written:])
+            written = max(0, written - len(part))
+
     def close(self):
         # type: () -> None
         """Forget what waits; the descriptor is closed by its owner."""
         self._queue.clear()
         self.pending = 0
+        if self._width is not None:
+            self._width.close()
         self._loop.unwatch(self._fd)
 
     def flush(self, seconds):
@@ -194,10 +217,10 @@ class Outbox(object):
             self._ready(select.POLLOUT)
         return True
 
-    def _write(self, data):
+    def _write(self, data, write=os.write):
         """Bytes written, 0 when the pipe is full, -1 when nobody will ever read it."""
         try:
-            return os.write(self._fd, data)
+            return write(self._fd, data)
         except BlockingIOError:
             return 0
         except OSError as error:

@@ -24,6 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SYS_PIDFD_OPEN = 434
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+_F_GETPIPE_SZ = getattr(fcntl, "F_GETPIPE_SZ", 1032)
 
 
 # -- this process ------------------------------------------------------------------------------------------------------
@@ -177,6 +178,17 @@ def set_pipe_size(fd, size):
         return True
     except (OSError, ValueError):
         return False
+
+
+def pipe_size(fd):
+    # type: (int) -> int
+    """How many bytes a pipe has room for; 0 where that cannot be known."""
+    if not LINUX:
+        return 0
+    try:
+        return fcntl.fcntl(fd, _F_GETPIPE_SZ)
+    except (OSError, ValueError):
+        return 0
 
 
 def lock_exclusive(fd, seconds):

@@ -98,6 +98,8 @@ class Capture(object):
 
     def text_bytes(self):
         """(bytes with the line about the omitted ones in it, omitted)."""
+        if not self._tail_done and self._tail_size <= self._tail_limit:
+            return b"".join([self._head] + list(self._tail)), self._hole
         head, tail, omitted = self._parts()
         if not omitted:
             return head + tail, self._hole

@@ -5,7 +5,7 @@ import struct
 import time
 from collections import deque
 
-from . import cell, frames, lane, loop, osdep, output, reply
+from . import cell, frames, lane, loop, osdep, output, reply, widening
 from .file_port import SPILL_DEFAULT, SPILLS_KEPT
 from .ports import Port
 
@@ -19,6 +19,7 @@ _CONGESTED, _RELIEVED = 8 << 20, 4 << 20
 _START_TOLD = 0.001
 _IN_MEMORY = 64 * 1024
 _NUMBER = struct.Struct(">I")
+_OUTPUT = struct.Struct(">IcI")  # a frame's head and the cell's number
 
 
 class PipePort(Port):
@@ -59,12 +60,20 @@ class PipePort(Port):
         self._outbox.push(data)
 
     def _send(self, kind, payload):
-        self._push(frames.pack(kind, payload))
+        if len(payload) < widening.LARGE:
+            self._push(frames.pack(kind, payload))
+        else:  # not copied once more
+            self._push_all([frames.HEADER.pack(len(payload), kind[0]), payload])
 
     def _push(self, data):
         if self._start is not None:
             data = self._take_start() + data
         self._outbox.push(data)
+
+    def _push_all(self, parts):
+        if self._start is not None:
+            parts.insert(0, self._take_start())
+        self._outbox.push_all(parts)
 
     def _take_start(self):
         """The frame of a start that has not been told."""
@@ -224,28 +233,31 @@ class PipePort(Port):
 
     def output(self, number, blob):
         # The host gets whole records, each in a frame of its own.
-        head = _NUMBER.pack(number)
-        parts = []
-        at = 0
+        view, parts, at = memoryview(blob), [], 0
         while at < len(blob):
             end = at + 5 + _NUMBER.unpack_from(blob, at + 1)[0]
-            parts.append(frames.pack(b"O", head + blob[at:end]))
+            parts.append(_OUTPUT.pack(4 + end - at, b"O", number))
+            parts.append(view[at:end])
             at = end
-        self._push(b"".join(parts))
+        if len(blob) < widening.LARGE:
+            self._push(b"".join(parts))
+        else:
+            self._push_all(parts)
 
     def spill(self, number):
         return "cell_out_%06d" % number
 
     def settle(self, cell, reply, spilled):
         held = self._held
+        self._untold(cell)
+        self._send(b"R", reply)
+        # Only now: to give back a large file takes longer than to send the reply.
         if spilled:
             self._spills.append(cell.number)
             while len(self._spills) > SPILLS_KEPT:
                 held.pop(self._spills.pop(0)).close()
         elif cell.number in held:
             held.pop(cell.number).close()
-        self._untold(cell)
-        self._send(b"R", reply)
         return True
 
     def close(self, why):

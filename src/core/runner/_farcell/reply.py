@@ -6,7 +6,7 @@ import struct
 
 from . import osdep
 from .frames import HEADER, LONG, pack
-from .strict import decode, encode, quote, quote_ascii
+from .strict import decode, encode, quote, quote_ascii, quote_utf8
 
 STATUSES = ("ok", "error", "exit", "interrupted")  # what the interpreter may say; the rest is said by the supervisor
 _NUMBER = struct.Struct(">I")
@@ -72,10 +72,11 @@ def _text(value):
 
 
 # Written out, because a cell of nothing is to cost next to nothing.
-_REPLY = ('{"v":1,"status":"%s","stdout":%s,"stderr":%s,"result":%s,"error":%s,"exit_code":%s,"signal":%s,'
-          '"output":{"stdout_bytes":%d,"stdout_omitted":%d,"stderr_bytes":%d,"stderr_omitted":%d,"spill":%s},'
-          '"tools":{"calls":0,"errors":[]},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
-          '"kernel":{"id":%s,"generation":%d,"state":"%s","note":%s},"displays":[')
+_HEAD = b'{"v":1,"status":"%s","stdout":'
+_REST = (',"result":%s,"error":%s,"exit_code":%s,"signal":%s,'
+         '"output":{"stdout_bytes":%d,"stdout_omitted":%d,"stderr_bytes":%d,"stderr_omitted":%d,"spill":%s},'
+         '"tools":{"calls":0,"errors":[]},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
+         '"kernel":{"id":%s,"generation":%d,"state":"%s","note":%s},"displays":[')
 
 
 class Outcome(object):
@@ -95,20 +96,20 @@ class Outcome(object):
 def build(cell, outcome, kernel, generation, spill):
     # type: (object, Outcome, str, int, str) -> tuple
     """(the reply, whether it names `spill`). Displays are JSON already and are put in as they are."""
-    stdout, out_omitted = cell.stdout.text()
-    stderr, err_omitted = cell.stderr.text()
+    stdout, out_omitted = cell.stdout.text_bytes()
+    stderr, err_omitted = cell.stderr.text_bytes()
     records, note = cell.records, cell.note
     spilled = bool(out_omitted or err_omitted) and records is not None and records.size > 0 and not records.broken
     if records is not None and records.broken:
         note = join_notes(note, "the full output was not kept: %s" % records.broken)
     if cell.displays_dropped:
         note = join_notes(note, "%d displays were too many or too large and were left out" % cell.displays_dropped)
-    text = _REPLY % (
-        outcome.status, quote(stdout) if stdout else '""', quote(stderr) if stderr else '""', _json(outcome.result), _json(outcome.error),
-        _json(outcome.exit_code), _json(outcome.signal), cell.stdout.total, out_omitted, cell.stderr.total, err_omitted,
+    rest = _REST % (
+        _json(outcome.result), _json(outcome.error), _json(outcome.exit_code), _json(outcome.signal), cell.stdout.total, out_omitted, cell.stderr.total, err_omitted,
         quote(spill) if spilled else "null", outcome.duration_ms, cell.queued_ms, cell.id, cell.number,
         quote(kernel), generation, cell.state, _json(note))
-    return text.encode("utf-8") + b",".join(cell.displays) + b"]}", spilled
+    parts = [_HEAD % outcome.status.encode("ascii")] + quote_utf8(stdout) + [b',"stderr":'] + quote_utf8(stderr)
+    return b"".join(parts + [rest.encode("utf-8"), b",".join(cell.displays), b"]}"]), spilled
 
 
 def _json(value):

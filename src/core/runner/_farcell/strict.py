@@ -41,6 +41,47 @@ def _make():
 # `quote` leaves text as it is, `quote_ascii` escapes all that is not ASCII, lone surrogates too.
 _scan, quote, quote_ascii = _make()
 
+_SMALL = 4096
+_PLAIN = bytes(code for code in range(256) if code >= 32 and code not in b'"\\')
+_SHORT = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r", 34: b'\\"', 92: b"\\\\"}
+_KINDS_MAX = 6
+
+
+def quote_utf8(data):
+    # type: (bytes) -> list
+    """What `quote` gives for the text of these bytes, as pieces of UTF-8; bytes that are none are shown as `\\xNN`."""
+    text = None
+    if not _is_ascii(data):
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            text = data.decode("utf-8", "backslashreplace")
+            data = text.encode("utf-8")
+    # The C encoder looks at each character by itself. Where little is to be escaped, finding that is quicker.
+    if len(data) >= _SMALL and _is_sparse(data[:_SMALL]):
+        special = data.translate(None, _PLAIN)
+        kinds = set(special)
+        if len(kinds) <= _KINDS_MAX and _is_sparse(data, special):
+            for code in sorted(kinds, reverse=True):  # the backslash first, as all others bring more of them
+                data = data.replace(bytes((code,)), _SHORT.get(code) or b"\\u%04x" % code)
+            return [b'"', data, b'"']
+    return [quote(data.decode("ascii") if text is None else text).encode("utf-8")]
+
+
+def _looked_through(data):
+    try:
+        data.decode("ascii")
+        return True
+    except UnicodeDecodeError:
+        return False
+
+
+_is_ascii = getattr(bytes, "isascii", _looked_through)  # 3.7
+
+
+def _is_sparse(data, special=None):
+    return len(data.translate(None, _PLAIN) if special is None else special) * 32 <= len(data)
+
 
 def decode(data):
     # type: (bytes) -> object

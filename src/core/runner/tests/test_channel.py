@@ -10,7 +10,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from _farcell import channel, loop, records
+from _farcell import channel, loop, osdep, records
 
 HEAD = struct.Struct(">IBI")
 
@@ -107,6 +107,8 @@ class Broken(records.Given):
 
 
 class Sending(unittest.TestCase):
+    WIDE = (1 << 20) // 65536  # how many pieces a wide pipe holds
+
     def setUp(self):
         self.reader, self.writer = os.pipe()
         self.addCleanup(os.close, self.writer)
@@ -148,7 +150,7 @@ class Sending(unittest.TestCase):
         self.assertEqual(self.frames(), [(b"O", 1, b"records"), (b"J", 1, b"{}")])
 
     def test_calls_take_turns_piece_by_piece(self):
-        floods = [Call(number, None, b"%d" % number * 1000000) for number in (1, 2, 3)]
+        floods = [Call(number, None, b"%d" % number * 3000000) for number in (1, 2, 3)]
         for flood in floods:
             self.sender.enlist(flood)
         self.assertFalse(self.sender.answer(4, b"small"))
@@ -156,8 +158,8 @@ class Sending(unittest.TestCase):
         self.sender.pong()
         frames = self.frames()
         at = frames.index((b"J", 4, b"small"))
-        # What was handed to the pipe before, the pong, and one piece of each.
-        self.assertLessEqual(at, 3 + len(floods))
+        # What was handed to the pipe before, when the first was alone, the pong, and one piece of each.
+        self.assertLessEqual(at, self.WIDE + 3 + len(floods))
         self.assertLessEqual(frames.index((b"p", 0, b"")), at)
         self.assertLessEqual(max(len(payload) for _kind, _number, payload in frames), 65536)
         numbers = [number for _kind, number, _payload in frames[at + 1:at + 31] if number]
@@ -194,8 +196,25 @@ class Sending(unittest.TestCase):
         self.sender.forget(call)
         self.sender.enlist(Call(2, None, b"2"))
         frames = self.frames()
-        self.assertLess(len(frames), 4)
+        self.assertLess(len(frames), self.WIDE + 4)
         self.assertEqual(frames[-1], (b"J", 2, b"2"))
+
+    def test_what_is_alone_has_a_wide_pipe_and_what_takes_turns_a_narrow_one(self):
+        usual = osdep.pipe_size(self.writer)
+        self.sender.enlist(Call(1, None, b"1" * 4000000))
+        alone = osdep.pipe_size(self.writer)
+        self.assertEqual(alone > usual, osdep.LINUX)
+        self.sender.enlist(Call(2, None, b"2" * 4000000))
+        os.set_blocking(self.reader, False)
+        data = b""
+        while osdep.pipe_size(self.writer) > usual:
+            data += loop.read_some(self.reader, usual) or b""
+            self.loop.turn()
+            self.assertLess(len(data), 1 << 20)  # nothing is added while it is to become narrow
+        self.raw = data
+        numbers = [number for _kind, number, _payload in self.frames()]
+        self.assertEqual(numbers[self.WIDE + 1:self.WIDE + 61], [2, 1] * 30)
+        self.assertEqual((numbers.count(1), numbers.count(2)), (62, 62))
 
     def test_a_reader_that_is_gone_is_told(self):
         os.close(self.reader)

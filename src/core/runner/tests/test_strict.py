@@ -1,6 +1,7 @@
 """JSON that is not trusted."""
 
 import os
+import random
 import subprocess
 import sys
 import unittest
@@ -47,6 +48,17 @@ class Strict(unittest.TestCase):
     def test_quotes(self):
         self.assertEqual(strict.quote('a"\n\u20ac'), '"a\\"\\n\u20ac"')
         self.assertEqual(strict.quote_ascii("\u20ac\ud800"), '"\\u20ac\\ud800"')
+
+    def test_long_output_is_quoted_alike(self):
+        pieces = [b"x", b"y" * 300, b"\n", b'"', b"\\", b"\t\r\b\f", b"\x1b[0m", b"\x00\x7f", "\u20ac\U0001f600".encode("utf-8"), b"\xff\xe2\x82"]
+        for seed in range(200):
+            dice = random.Random(seed)
+            kinds = dice.sample(pieces, dice.randint(1, len(pieces)))
+            data = b"".join(dice.choice([b"z" * dice.choice((1, 50, 200)), dice.choice(kinds)]) for _ in range(dice.choice((0, 3, 200))))
+            text = data.decode("utf-8", "backslashreplace")
+            quoted = b"".join(strict.quote_utf8(data))
+            self.assertEqual(quoted, strict.quote(text).encode("utf-8"), seed)
+            self.assertEqual(strict.decode(quoted), text, seed)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,10 @@ struct State {
     records: VecDeque<Bytes>,
     /// How many bytes of records lie here.
     unread: usize,
-    answer: BytesMut,
+    /// The answer in pieces, put together once: it may be large.
+    answer: Vec<Bytes>,
+    /// How long it is by now.
+    length: usize,
     over: Option<Over>,
     caller: Option<Waker>,
 }
@@ -57,10 +60,11 @@ impl Inbox {
     }
 
     /// Lays down a piece of the answer. Returns how long the answer is by now.
-    pub(super) fn put_piece(&self, piece: &Bytes) -> usize {
+    pub(super) fn put_piece(&self, piece: Bytes) -> usize {
         let mut state = self.state();
-        state.answer.extend_from_slice(piece);
-        state.answer.len()
+        state.length += piece.len();
+        state.answer.push(piece);
+        state.length
     }
 
     /// Lays down the last piece of the answer.
@@ -69,8 +73,11 @@ impl Inbox {
         let answer = if state.answer.is_empty() {
             piece
         } else {
-            state.answer.extend_from_slice(&piece);
-            state.answer.split().freeze()
+            let mut answer = BytesMut::with_capacity(state.length + piece.len());
+            for piece in std::mem::take(&mut state.answer).iter().chain([&piece]) {
+                answer.extend_from_slice(piece);
+            }
+            answer.freeze()
         };
         Inbox::settle(state, Over::Answer(answer));
     }

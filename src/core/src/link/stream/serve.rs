@@ -223,7 +223,7 @@ impl Serving {
         let too_much = match kind {
             // It never sends more than the window ahead; of what it may have meant by that, we are no judges.
             b'O' => (inbox.put_records(content) > 2 * self.window).then_some("it sends more than it may"),
-            b'j' => (inbox.put_piece(&content) > LONGEST_ANSWER).then_some("it answers without end"),
+            b'j' => (inbox.put_piece(content) > LONGEST_ANSWER).then_some("it answers without end"),
             _ => {
                 inbox.put_last_piece(content);
                 None
