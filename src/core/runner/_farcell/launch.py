@@ -55,7 +55,7 @@ def _start_cold(base, runner, directory, start_lock, spec, environ, bound):
 
 def environment(spec):
     # A copy, not os.environ itself: a name or value that cannot be set must not stop the others half-way.
-    env = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+    env = dict(os.environb)
     for name, value in (spec.get("env") or {}).items():
         if not name or "=" in name or "\0" in name + value:
             raise Fault("spawn-failed", "env has a name or value that cannot be set: %r" % name)

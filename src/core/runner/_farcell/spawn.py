@@ -10,7 +10,6 @@ from .launch import START_LOCK
 
 # How long another start of the same kernel is waited for, and how long the key may be held by others.
 KEY_SECONDS = 25.0
-_KEYS_MAX = 10000
 
 
 def spawn(header, modules, end):
@@ -77,27 +76,32 @@ def _known(base, key, key_fd):
     if kernels.is_name(name):
         return name
     # No entry: a new key, or a cleaner of temporary files took it. A kernel that lives is not to be doubled.
-    for name in kernels.names(base):
-        path = os.path.join(base, name)
-        if _key_of(path) == key and files.is_locked(path):
-            return name
-    return None
+    _known_keys.read(base)
+    return next((name for name in _known_keys.kernels(base, key) if files.is_locked(os.path.join(base, name))), None)
 
 
-_keys = {}  # type: dict
+class _Keys:
+    """The keys of all kernels of a base. Each is read once: a process that spawns many would spend its time on that."""
+
+    def __init__(self):
+        self._read = {}  # base: {name of a kernel: its key}
+
+    def read(self, base):
+        keys = self._read.setdefault(base, {})
+        there = set(os.listdir(base))
+        for name in keys.keys() - there:
+            del keys[name]
+        for name in there - keys.keys():
+            if kernels.is_name(name):
+                record = files.read_json(os.path.join(base, name, "kernel.json"))
+                if record and record.get("key"):
+                    keys[name] = record["key"]
+
+    def kernels(self, base, key):
+        return [name for name, its_key in self._read[base].items() if its_key == key]
 
 
-def _key_of(path):
-    """The key of a kernel, which it keeps for life, so that a process that spawns many reads it once."""
-    key = _keys.get(path)
-    if key is None:
-        record = files.read_json(os.path.join(path, "kernel.json"))
-        key = record.get("key") if record else None
-        if key is not None:
-            if len(_keys) >= _KEYS_MAX:
-                _keys.clear()
-            _keys[path] = key
-    return key
+_known_keys = _Keys()
 
 
 def _living(directory, end):

@@ -23,12 +23,12 @@ class Zygote(object):
 
     def __init__(self, directory, settings):
         # type: (str, dict) -> None
-        self._directory = directory
+        self._directory, self._base = directory, os.path.dirname(directory)
         self._settings = settings
         self._identity = _identity(self._path("sock"))
         held = os.fstat(LOCK_FD)
         self._home = held.st_dev, held.st_ino
-        self._base_fd = _hold(os.path.dirname(directory))
+        self._base_fd = _hold(self._base)
         self._idle_seconds = settings["idle_s"]
         self._handed, self._argv = _handed_environ(), sys.argv[:]
         self._added = []  # type: list
@@ -107,7 +107,8 @@ class Zygote(object):
 
     def _serve(self, fd):
         if fd != LISTENER_FD:
-            self._hear(fd)
+            if self._hear(self._askers[fd]):
+                self._dismiss(fd)
         elif _stamps(self._watched) != self._installed:
             self._begin_anew()
         else:
@@ -121,39 +122,37 @@ class Zygote(object):
         except OSError:
             time.sleep(0.01)  # no descriptor is free; it will still be there
             return
-        self._askers[fd] = asker.Asker(fd)
-        self._poll.register(fd, select.POLLIN)
-        self._hear(fd)
-
-    def _hear(self, fd):
-        """Fork once a request is there: as a rule at once, and else nobody waits for whoever is slow to send it."""
-        whose = self._askers[fd]
-        try:
-            if whose.is_ours():
-                request = whose.look()
-                if request is None:
-                    return
-                self._fork(whose, request)
-        except Exception:  # pylint: disable=broad-except
-            _report()  # whoever is at the other end goes another way
-        self._dismiss(fd)
+        whose = asker.Asker(fd)
+        if self._hear(whose):
+            whose.close()
+        else:
+            self._askers[fd] = whose
+            self._poll.register(fd, select.POLLIN)
 
     def _dismiss(self, fd):
         self._poll.unregister(fd)
         self._askers.pop(fd).close()
 
+    def _hear(self, whose):
+        """Fork once a request is there: as a rule at once, and else nobody waits for whoever is slow to send it. True if this is over."""
+        try:
+            if whose.is_ours():
+                request = whose.look()
+                if request is None:
+                    return False
+                self._fork(whose, request)
+        except Exception:  # pylint: disable=broad-except
+            _report()  # whoever is at the other end goes another way
+        return True
+
     def _fork(self, whose, request):
-        self._check(request)
+        if request["v"] != 1 or request["directory"] != self._base + "/" + request["spec"]["id"]:
+            raise ValueError("not a kernel of this base")
         # What is done here need not be done in memory that a child has to copy first, and lasts for the next one.
         self._adopt_environment(request["environ"])
         whose.link.send(b"+")  # it fails where he has given us up, and goes another way
         if os.fork() == 0:
             self._become(whose, request)
-
-    def _check(self, request):
-        directory, spec = request["directory"], request["spec"]
-        if request["v"] != 1 or directory != os.path.join(os.path.dirname(self._directory), spec["id"]):
-            raise ValueError("not a kernel of this base")
 
     def _become(self, whose, request):
         """In the child. It does not return."""
@@ -163,8 +162,8 @@ class Zygote(object):
             os.setsid()
             os.close(LISTENER_FD)
             os.close(LOCK_FD)
-            for fd in self._askers:
-                if fd != whose.link.fileno():
+            for fd, other in self._askers.items():
+                if other is not whose:
                     os.close(fd)
             self._arguments[-1] = directory
             spec["env"] = {}  # it is in the environment
@@ -184,7 +183,7 @@ class Zygote(object):
 
     def _adopt_environment(self, wanted):
         """Have that of a request, but for its mark, and nothing of an earlier one's. Most are the same, so we keep it for the next."""
-        wanted = {name: value for name, value in wanted.items() if name != osdep.MARK}
+        wanted.pop(osdep.MARK, None)
         if wanted == self._environ:
             return
         for name in list(os.environb):
