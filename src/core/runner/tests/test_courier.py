@@ -210,9 +210,11 @@ class Cells(StreamTest):
         directories = [self.kernel(key)["dir"] for key in ("aa", "bb")]
         stream = self.stream()
         large = stream.run(directories[0], "print('x' * 8000000)", cell=self.far.cell("print('x' * 8000000)", max_output=10000000))
-        reply = os.path.join(directories[0], "cells", "cell_res_000001.json")
-        until(lambda: os.path.exists(reply), what="the large reply")
+        replies = [os.path.join(directory, "cells", "cell_res_000001.json") for directory in directories]
+        until(lambda: os.path.exists(replies[0]), what="the large reply")
         small = stream.run(directories[1], "1")
+        # Nothing has been read yet, so most of the large one still waits for room when the small one comes.
+        until(lambda: os.path.exists(replies[1]), what="the small reply")
         self.assertEqual(len(stream.answer(large)["reply"]["stdout"]), 8000001)
         stream.answer(small)
         mine = [kind for kind, number, _size in stream.frames if number == large]
