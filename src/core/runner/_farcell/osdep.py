@@ -463,6 +463,16 @@ def peek_child():
     return ended.si_pid if ended is not None else 0
 
 
+def reap_ended():
+    # type: () -> None
+    """Collect all children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] > 0:
+            pass
+    except ChildProcessError:
+        pass
+
+
 # -- the out-of-memory killer ------------------------------------------------------------------------------------------
 
 def _oom_files():

@@ -25,6 +25,7 @@ def run(folder):
     # type: (str) -> None
     """`folder` is made, and is gone afterwards."""
     kept = _Kept()
+    files.remove_tree(folder)  # of one that was killed in the middle
     try:
         os.mkdir(folder, 0o700)
         _supervise(folder)

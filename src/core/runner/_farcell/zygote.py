@@ -64,7 +64,8 @@ class Zygote(object):
         self._rehearse()
         # By Python itself where the locale is C, or by a preloaded module: they would be there in any kernel of this kind.
         self._added = [osdep.MARK] + [name for name in os.environ if os.fsencode(name) not in self._handed]
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever ends is reaped at once, and nobody by us
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever ends from here on is reaped at once, and nobody by us
+        osdep.reap_ended()
         own = os.getpid()
         signal.signal(signal.SIGTERM, lambda _number, _frame: _leave(own))
         files.atomic_write(self._path("zygote.json"), files.to_json(

@@ -46,6 +46,7 @@ def as_user(uid, function):
 
 class Base(unittest.TestCase):
     def setUp(self):
+        place._chosen.clear()
         self.root = os.path.realpath(tempfile.mkdtemp())
         os.chmod(self.root, 0o755)
         self.addCleanup(shutil.rmtree, self.root, True)
@@ -208,6 +209,32 @@ class Wishes(Base):
             if isinstance(path, str) and code != "bad-request":
                 self.assertIn(path, caught.exception.message)
         self.assertEqual(os.listdir(self.path("tmp")), [])
+
+
+class Remembering(Base):
+    def setUp(self):
+        super().setUp()
+        self.wish = {"base": self.folder("mine")}
+        self.assertEqual(place.choose(self.wish)[0], self.path("mine"))
+
+    def test_a_process_looks_closely_once_a_minute(self):
+        with mock.patch.object(place, "_probe", side_effect=AssertionError):
+            self.assertEqual(place.choose(self.wish), (self.path("mine"), []))
+            with mock.patch.object(place.time, "monotonic", lambda: 1e12):
+                self.assertRaises(AssertionError, place.choose, self.wish)
+
+    def test_but_never_trusts_what_has_changed(self):
+        os.chmod(self.path("mine"), 0o777)
+        self.assertRaises(Fault, place.choose, self.wish)
+        os.chmod(self.path("mine"), 0o700)
+        os.rename(self.path("mine"), self.path("other"))
+        os.symlink(self.path("other"), self.path("mine"))
+        self.assertRaises(Fault, place.choose, self.wish)
+        os.unlink(self.path("mine"))
+        os.mkdir(self.path("mine"), 0o700)
+        with mock.patch.object(place, "_probe", return_value="it was looked at") as probe:
+            self.assertRaises(Fault, place.choose, self.wish)
+        probe.assert_called_once()
 
 
 class SharedMemory(Base):
