@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -11,7 +11,7 @@ use farcell_core::wire::frame;
 use farcell_core::wire::message::RawReply;
 use farcell_core::{Cell, CellId, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -60,7 +60,7 @@ struct Hear {
     buffer: BytesMut,
 }
 
-/// How long a supervisor may take to hear of a cell that was given up, before the lane is open to others.
+/// How long a supervisor may take to say what became of a cell that was given up.
 const OBEY: Duration = Duration::from_secs(10);
 
 /// The content of a frame `L`.
@@ -255,12 +255,24 @@ impl Drop for Passage {
             Hold::Shared(share) => share,
             Hold::Settled => return,
         };
-        let channel = Arc::clone(&self.channel);
-        runtime.spawn(async move {
-            // Whoever comes next would tell; but nobody may come, and the cell has a deadline.
-            share.hand_over(&channel).await?;
-            // Until the supervisor has obeyed, the cell may lie in the pipe, and no other one may come to lie behind it.
-            channel.control(json!({"do": "probe"}), OBEY).await.map(drop)
-        });
+        runtime.spawn(see_out(share, self.id.clone(), Arc::downgrade(&self.channel)));
     }
+}
+
+/// Tells the supervisor of a cell that was given up, as nobody else may come to do so and the cell has a deadline, and keeps the lane until it is over:
+/// no other cell may lie behind it in the pipe, or have its output taken for the other's.
+async fn see_out(share: Share, id: CellId, channel: Weak<Channel>) -> Result<()> {
+    let mut pause = Duration::from_millis(10);
+    while let Some(channel) = channel.upgrade() {
+        share.hand_over(&channel).await?;
+        let told = channel.control(json!({"do": "probe"}), OBEY).await?;
+        let runs = told.pointer("/running/id").and_then(Value::as_str) == Some(id.as_str());
+        if !runs && told.get("waiting").and_then(Value::as_u64) == Some(0) {
+            break;
+        }
+        drop(channel);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+    Ok(())
 }
