@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ const TARGET: &str = "local:";
 const MARK: &str = "FARCELL_TEST_FLOOR";
 /// A process, descriptor or file more than before may just be on its way out.
 const BOUND: usize = 1;
+/// How long something may take that has to come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `farcell` with everything that it keeps in a directory of its own.
 struct Farcell<'a> {
@@ -43,6 +45,9 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<()> {
 fn run_cells(farcell: &Farcell<'_>, cells: usize, report: &mut Report) -> Result<()> {
     let first = farcell.run("x = 0")?;
     let kernel = first["kernel"]["id"].as_str().ok_or("the reply names no kernel")?;
+    farcell.await_zygote()?;
+    // The first command brought its modules; the second one is the first to leave their byte code there.
+    farcell.run("x = 0")?;
     let before = farcell.census(kernel)?;
     let mut took = Samples::default();
     for _ in 0..cells {
@@ -77,6 +82,23 @@ impl Farcell<'_> {
         let target = format!("{TARGET}?dir={}", self.base().display());
         let reply: Value = serde_json::from_slice(&self.command(&["run", "--json", "--on", &target, code])?)?;
         if reply["status"] == "ok" { Ok(reply) } else { Err(format!("{code:?} ended with {reply}").into()) }
+    }
+
+    /// The first kernel has left a process behind that imports what later ones need, and whose byte code is new here: once, and not for each cell.
+    fn await_zygote(&self) -> Result<()> {
+        let given_up = Instant::now() + PATIENCE;
+        for entry in fs::read_dir(self.base())? {
+            let entry = entry?;
+            while entry.file_name().as_encoded_bytes().starts_with(b"z-")
+                && !entry.path().join("zygote.json").exists()
+            {
+                if Instant::now() > given_up {
+                    return Err("the zygote never got ready".into());
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok(())
     }
 
     /// What a subcommand printed.
