@@ -84,7 +84,9 @@ class Pool(object):
         for helper in list(self._helpers):
             if helper.reaped():
                 self._helpers.remove(helper)
-                helper.lost()
+                untouched = helper.lost()
+                if untouched is not None:
+                    self._waiting.appendleft(untouched)
         self._advance()
 
     def close(self):
@@ -118,6 +120,7 @@ class Helper(object):
         self._reader = frames.Reader()
         self._records = []  # type: list
         self._rest = b""  # type: object
+        self._missed = False  # it died before it could have begun
         os.set_blocking(self._fd, False)
         loop_.watch(self._fd, self._ready)
 
@@ -134,7 +137,9 @@ class Helper(object):
         except BlockingIOError:
             pass
         except OSError:
-            self._rest = b""  # it is dead, as SIGCHLD is about to tell
+            # It is dead, as SIGCHLD is about to tell, and has not got the whole of its errand.
+            self._rest = b""
+            self._missed = True
         self._loop.watch(self._fd, self._ready, select.POLLIN | (select.POLLOUT if self._rest else 0))
 
     def _ready(self, events):
@@ -172,15 +177,20 @@ class Helper(object):
             return True
 
     def lost(self):
-        # type: () -> None
-        """It is dead. What it had said before counts."""
+        # type: () -> object
+        """It is dead. What it had said before counts. Gives its errand back if it has not been begun."""
         while self.errand is not None and self._read():
             pass
         self._loop.unwatch(self._fd)
         os.close(self._fd)
-        if self.errand is not None:
-            self.errand.helper = None
-            self.errand.done(b"", link.failure(Fault("internal", "the helper process of this call was killed", "ask again")))
+        errand, self.errand = self.errand, None
+        if errand is None:
+            return None
+        errand.helper = None
+        if self._missed and errand.done is not _nobody:
+            return errand
+        errand.done(b"", link.failure(Fault("internal", "the helper process of this call was killed", "ask again")))
+        return None
 
 
 # -- the helper's side -------------------------------------------------------------------------------------------------

@@ -194,6 +194,17 @@ class Couriers(StreamTest):
         os.kill(idle, signal.SIGKILL)
         until(lambda: gone(idle), what="its end")
         self.assertEqual(len(stream.ok("list")["kernels"]), 1)
+        # The courier hears of the next death only after it has given the next call away.
+        (idle,) = helpers_of(stream)
+        courier = stream.greeted()["pid"]
+        os.kill(courier, signal.SIGSTOP)
+        try:
+            os.kill(idle, signal.SIGKILL)
+            until(lambda: gone(idle), what="its end")
+            call = stream.call("list")
+        finally:
+            os.kill(courier, signal.SIGCONT)
+        self.assertEqual(len(stream.answer(call)["kernels"]), 1)
 
     def test_helpers_hold_nothing_of_the_channel_and_of_the_kernels(self):
         kernel, other = self.kernel(), self.kernel("bb")
