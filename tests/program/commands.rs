@@ -219,9 +219,9 @@ fn ten_processes_start_one_kernel() {
 fn the_repl_reads_cells_from_a_terminal() {
     let farcell = Farcell::new();
     farcell.ok(&["run", "x = 20"]);
-    // `script` gives it a terminal.
+    // `script` gives it a terminal, in a shell: without `exec` a shell that got Ctrl-C too would say 130 for a program that went on.
     let repl = farcell.command(&["repl"]);
-    let line = format!("{} repl", repl.get_program().to_str().unwrap());
+    let line = format!("exec {} repl", repl.get_program().to_str().unwrap());
     let mut script = std::process::Command::new("script");
     script
         .args(["-qfec", &line, "/dev/null"])
