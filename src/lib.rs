@@ -5,6 +5,7 @@
 //! | feature | targets |
 //! |---|---|
 //! | `local` | `local:`, `stdio:`, `exec:PREFIX`, `exec+quote:PREFIX` |
+//! | `ssh` | `ssh://user@host:port`, `ssh:alias`, by the ssh program |
 //! | `cli` | the program `farcell`; a library user leaves it out |
 //!
 //! ```no_run
@@ -25,11 +26,30 @@ pub use farcell_core::*;
 
 #[cfg(feature = "local")]
 pub use farcell_local as local;
+#[cfg(feature = "ssh")]
+pub use farcell_ssh as ssh;
+
+/// The drivers that were compiled in, as they are without any options.
+pub fn drivers() -> Drivers {
+    drivers_with(&DriverOptions::default())
+}
+
+/// What the drivers that were compiled in can be told.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct DriverOptions {
+    /// For targets `ssh:`.
+    #[cfg(feature = "ssh")]
+    pub ssh: ssh::SshOptions,
+}
 
 /// The drivers that were compiled in.
-pub fn drivers() -> Drivers {
+#[cfg_attr(not(feature = "ssh"), allow(unused_variables, reason = "depends on the features"))]
+pub fn drivers_with(options: &DriverOptions) -> Drivers {
     let drivers = Drivers::new();
     #[cfg(feature = "local")]
     let drivers = farcell_local::register(drivers);
+    #[cfg(feature = "ssh")]
+    let drivers = farcell_ssh::register(drivers, options.ssh.clone());
     drivers
 }

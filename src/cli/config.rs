@@ -1,13 +1,18 @@
 //! The config file: defaults and named targets. A mistake in it is reported with line and column, never passed over.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use farcell::ssh::SshOptions;
 use farcell::{Error, ErrorKind, Limits, Result, Step};
 use serde::{Deserialize, Deserializer};
 
 use super::args;
+
+/// How long the program keeps a connection for the next command.
+const CONTROL_PERSIST: Duration = Duration::from_secs(60);
 
 /// What can stand in the file.
 #[derive(Debug, Default, Deserialize)]
@@ -15,6 +20,29 @@ use super::args;
 pub(crate) struct Config {
     pub(crate) defaults: Defaults,
     pub(crate) targets: BTreeMap<String, NamedTarget>,
+    pub(crate) ssh: Ssh,
+}
+
+/// How connections by ssh are kept.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Ssh {
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) connect_timeout: Option<Duration>,
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) keepalive: Option<Duration>,
+    pub(crate) keepalive_count: Option<u32>,
+    pub(crate) max_sessions: Option<usize>,
+    /// How long a connection is kept for the next command; `0s` for not at all.
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) control_persist: Option<Duration>,
+    pub(crate) control_dir: Option<PathBuf>,
+    /// The name of an environment variable, never a password.
+    pub(crate) password_env: Option<String>,
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) first_pause: Option<Duration>,
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) last_pause: Option<Duration>,
 }
 
 /// Values for arguments that are not given.
@@ -58,6 +86,26 @@ pub(crate) struct NamedTarget {
     /// Instead of that of the defaults.
     #[serde(default)]
     pub(crate) preload: Option<Vec<String>>,
+}
+
+impl Ssh {
+    /// What the driver is told. A program keeps connections for the next command, and may ask the person at the terminal.
+    pub(crate) fn options(&self) -> SshOptions {
+        let mut options = SshOptions::default();
+        let set = |place: &mut Duration, value: Option<Duration>| *place = value.unwrap_or(*place);
+        options.control_persist = CONTROL_PERSIST;
+        set(&mut options.control_persist, self.control_persist);
+        set(&mut options.connect_timeout, self.connect_timeout);
+        set(&mut options.keepalive, self.keepalive);
+        set(&mut options.first_pause, self.first_pause);
+        set(&mut options.last_pause, self.last_pause);
+        options.keepalive_count = self.keepalive_count.unwrap_or(options.keepalive_count);
+        options.max_sessions = self.max_sessions.unwrap_or(options.max_sessions);
+        options.control_dir.clone_from(&self.control_dir);
+        options.password_env.clone_from(&self.password_env);
+        options.ask = std::io::stdin().is_terminal() || std::env::var_os("SSH_ASKPASS").is_some();
+        options
+    }
 }
 
 impl Config {

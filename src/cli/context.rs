@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use etcetera::BaseStrategy as _;
 use farcell::{
-    Error, ErrorKind, Key, Registry, RegistryOptions, Result, Session, SessionOptions, Step, Store, Target,
+    DriverOptions, Error, ErrorKind, Key, Registry, RegistryOptions, Result, Session, SessionOptions, Step,
+    Store, Target,
 };
 
 use super::args::{Global, KernelArgs, SessionArgs};
@@ -34,7 +35,9 @@ impl Context {
             RegistryOptions { store: Some(Store::open(&state_dir)?), ..RegistryOptions::default() };
         options.cap = config.defaults.max_kernels.unwrap_or(options.cap);
         options.idle = config.defaults.idle.or(options.idle);
-        let registry = Registry::new(farcell::drivers(), options);
+        let mut drivers = DriverOptions::default();
+        drivers.ssh = config.ssh.options();
+        let registry = Registry::new(farcell::drivers_with(&drivers), options);
         Ok(Context { config, registry, json: global.json, state_dir })
     }
 

@@ -63,6 +63,10 @@ pub(crate) async fn stop(context: &Context, args: &StopArgs) -> Result<Exit> {
             Err(e) => tracing::debug!(%target, "what is kept warm stays for a while: {e}"),
         }
     }
+    if owner.is_none() {
+        let closed = context.registry.close_kept().await;
+        tracing::debug!(closed, "no connection is left open");
+    }
     if context.json {
         output::document(&json!({ "stopped": stopped }));
     } else {

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use farcell_core::streams::Tail;
 use farcell_core::{ClosesOnShutdown, Duplex, Error, ErrorKind, Result, Running, Step};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr};
 use tokio::task::JoinHandle;
 
-use crate::process::{self, Group, Tail};
+use crate::process::{self, Group};
 
 /// Starts a command that runs until what is returned is dropped, or until it ends by itself.
 pub(crate) fn open(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> Result<Duplex> {

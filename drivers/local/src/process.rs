@@ -4,22 +4,17 @@ use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use farcell_core::streams::{Tail, read_all};
 use farcell_core::{Ended, Error, ErrorKind, Instant, KernelId, Output, Result, Step};
 use rustix::process::{Pid, Signal, kill_process_group};
 #[cfg(target_os = "linux")]
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-
-/// How much of a command's stderr is kept: the end, where the reason stands.
-const STDERR: usize = 64 * 1024;
 
 /// How long a command that has ended is still listened to.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-
-/// More than any answer of ours has; a command that prints more is not one that we know.
-const STDOUT: usize = 1 << 30;
 
 /// Starts a child in a process group of its own, with pipes on all three.
 pub(crate) fn start(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> Result<(Child, Group)> {
@@ -131,12 +126,22 @@ pub(crate) async fn run(
     };
     let work = async {
         let main = async {
-            let (_, stdout) = tokio::join!(feed, read_all(output));
+            let output = async {
+                match output {
+                    Some(output) => read_all(output).await,
+                    None => Ok(Bytes::new()),
+                }
+            };
+            let (_, stdout) = tokio::join!(feed, output);
             (child.wait().await, stdout)
         };
         let mut said = Tail::default();
         let ended = {
-            let noise = said.read(errors);
+            let noise = async {
+                if let Some(errors) = errors {
+                    said.read(errors).await;
+                }
+            };
             tokio::pin!(main, noise);
             tokio::select! {
                 ended = &mut main => {
@@ -152,7 +157,7 @@ pub(crate) async fn run(
     let Ok(((status, stdout), said)) = tokio::time::timeout_at(deadline, work).await else {
         return Err(Error::new(ErrorKind::Deadline, format!("{:?} did not end in time", argv[0])));
     };
-    let stderr = said.bytes.freeze();
+    let stderr = said.to_bytes();
     let lost = |e: std::io::Error| {
         Error::new(ErrorKind::Transport, format!("the command's output was lost: {e}")).with_source(e)
     };
@@ -169,52 +174,11 @@ fn ended(status: ExitStatus) -> Ended {
     }
 }
 
-async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Bytes> {
-    let mut all = BytesMut::new();
-    if let Some(mut stream) = stream {
-        while stream.read_buf(&mut all).await? > 0 {
-            if all.len() > STDOUT {
-                return Err(std::io::Error::other("it prints without end"));
-            }
-        }
-    }
-    Ok(all.freeze())
-}
-
-/// The end of a stream, where the reason stands.
-#[derive(Debug, Default)]
-pub(crate) struct Tail {
-    bytes: BytesMut,
-}
-
-impl Tail {
-    /// Keeps the end of what there was and of `piece`.
-    pub(crate) fn push(&mut self, piece: &[u8]) {
-        self.bytes.extend_from_slice(piece);
-        if self.bytes.len() > 2 * STDERR {
-            self.bytes = self.bytes.split_off(self.bytes.len() - STDERR);
-        }
-    }
-
-    /// What is kept by now.
-    pub(crate) fn to_bytes(&self) -> Bytes {
-        Bytes::copy_from_slice(&self.bytes)
-    }
-
-    /// Reads to the end of the stream; what goes wrong meanwhile is not worth an error of its own.
-    async fn read(&mut self, stream: Option<impl AsyncRead + Unpin>) {
-        let Some(mut stream) = stream else { return };
-        let mut piece = Vec::with_capacity(4096);
-        while matches!(stream.read_buf(&mut piece).await, Ok(n) if n > 0) {
-            self.push(&piece);
-            piece.clear();
-        }
-    }
-}
-
 /// The end of a stream.
 pub(crate) async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> Bytes {
     let mut tail = Tail::default();
-    tail.read(stream).await;
-    tail.bytes.freeze()
+    if let Some(stream) = stream {
+        tail.read(stream).await;
+    }
+    tail.to_bytes()
 }

@@ -42,6 +42,11 @@ pub trait Connector: Send + Sync + fmt::Debug {
 
     /// Opens a transport, or prepares one that opens itself when it is used.
     async fn connect(&self, target: &Target) -> Result<Connection>;
+
+    /// Closes the connections that were left for later processes; returns how many.
+    async fn close_kept(&self) -> usize {
+        0
+    }
 }
 
 /// A transport, and what the target's options say of the kernels behind it.
@@ -281,6 +286,10 @@ impl<C: Connector> Driver for FileCellDriver<C> {
         let operation = Operation::Sweep { older_than_s: older_than.as_secs() };
         let swept: Swept = self.ask(&site, operation, None, None).await?;
         Ok(swept.removed.len() as u64)
+    }
+
+    async fn close_kept(&self) -> usize {
+        self.connector.close_kept().await
     }
 
     async fn cool(&self, target: &Target, base: &str) -> Result<u64> {

@@ -297,6 +297,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     async fn cool(&self, _target: &Target, _base: &str) -> Result<u64> {
         Ok(0)
     }
+
+    /// Closes the connections that were left for later processes; returns how many.
+    async fn close_kept(&self) -> usize {
+        0
+    }
 }
 
 /// What `doctor` finds.

@@ -38,9 +38,10 @@ pub use crate::registry::{
 pub use crate::reply::{
     CellInfo, ErrorInfo, KernelInfo, MimeBundle, OutputInfo, Reply, State, Status, ToolInfo, TroubleKind,
 };
+pub use crate::retry::Pauses;
 pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
 pub use crate::transport::{
-    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport,
+    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash, streams,
 };
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};

@@ -168,6 +168,11 @@ impl Registry {
         self.dispose(|_| true).await
     }
 
+    /// Closes the connections that were left for later processes; returns how many.
+    pub async fn close_kept(&self) -> usize {
+        self.inner.drivers.close_kept().await
+    }
+
     /// Stops the kernels that `wanted` chooses, whatever they do. All are tried; the first error is returned.
     pub async fn dispose(&self, wanted: impl Fn(&Key) -> bool) -> Result<usize> {
         let keys = self.inner.table().keys(wanted);

@@ -7,18 +7,24 @@ use backoff::backoff::Backoff as _;
 
 /// Exponentially growing pauses with jitter. How often to try is the caller's decision.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub struct Pauses {
     inner: ExponentialBackoff,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Pauses::new()
+    }
 }
 
 impl Pauses {
     /// From 50 ms up to 3 s: between two questions to a target that was lost.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Pauses::between(Duration::from_millis(50), Duration::from_secs(3))
     }
 
     /// About `first` at the beginning, twice as long each time, up to about `last`.
-    pub(crate) fn between(first: Duration, last: Duration) -> Self {
+    pub fn between(first: Duration, last: Duration) -> Self {
         let inner = ExponentialBackoff {
             current_interval: first,
             initial_interval: first,
@@ -31,12 +37,12 @@ impl Pauses {
     }
 
     /// The next pause.
-    pub(crate) fn next_pause(&mut self) -> Duration {
+    pub fn next_pause(&mut self) -> Duration {
         self.inner.next_backoff().unwrap_or(self.inner.max_interval)
     }
 
     /// Back to short pauses, after a success.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.inner.reset();
     }
 }

@@ -1,6 +1,8 @@
 //! A transport is a way to run a command on a target. This trait is all that a new one has to implement.
 
 mod duplex;
+pub mod leash;
+pub mod streams;
 
 use std::fmt;
 

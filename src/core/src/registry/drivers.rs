@@ -47,4 +47,16 @@ impl Drivers {
         driver.check(target)?;
         Ok(driver)
     }
+
+    /// Closes the connections that were left for later processes, of all drivers; returns how many.
+    pub async fn close_kept(&self) -> usize {
+        let mut closed = 0;
+        for (scheme, driver) in &self.by_scheme {
+            // One that serves several schemes is asked once.
+            if driver.schemes().first() == Some(scheme) {
+                closed += driver.close_kept().await;
+            }
+        }
+        closed
+    }
 }

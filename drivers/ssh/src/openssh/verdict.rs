@@ -1,0 +1,114 @@
+//! Why ssh could not log in, read from what it said. It has one exit status for all of that.
+
+use crate::address::Address;
+use crate::failure::Failure;
+
+/// What ssh said, and what that means. The first that fits counts.
+pub(super) fn of(said: &str, address: &Address) -> Failure {
+    let has = |text: &str| said.contains(text);
+    let line = |text: &str| said.lines().map(str::trim).find(|line| line.contains(text));
+    if has("REMOTE HOST IDENTIFICATION HAS CHANGED") || has("host key for") && has("has changed") {
+        let place = line("Offending")
+            .and_then(place)
+            .map_or(String::new(), |place| format!(": {place} has another one"));
+        return Failure::lasting(format!("the host key of {address} has changed{place}"))
+            .hint("if the host was set up anew, remove that line; if not, somebody may be in between");
+    }
+    if has("Host key verification failed") || has("authenticity of host") || has("host key is known for") {
+        return Failure::lasting(format!("the host key of {address} is not known"))
+            .hint("log in once by ssh and compare the key, or write host_key=accept-new");
+    }
+    if let Some(line) = line("Permission denied") {
+        let methods = line.rsplit_once('(').map_or("", |(_, rest)| rest.trim_end_matches(['.', ')']));
+        let message = format!("{address} refused the login ({methods})");
+        return Failure::lasting(message.replace(" ()", "")).hint(
+            "check user and key with `ssh -v`; identity=PATH names a key, and password_env in the config a variable with the password",
+        );
+    }
+    if has("Too many authentication failures") {
+        return Failure::lasting(format!("{address} had enough of wrong keys"))
+            .hint("identity=PATH names the one key to offer");
+    }
+    if let Some(line) = line("Could not resolve hostname") {
+        return Failure::lasting(plain(line))
+            .hint("check how the host is spelled; aliases stand in the ssh config");
+    }
+    if let Some(line) = line("Bad configuration option").or_else(|| line("bad configuration option")) {
+        return Failure::lasting(plain(line)).hint("the ssh config has a mistake");
+    }
+    let last = said
+        .lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty())
+        .map_or_else(|| format!("ssh could not log in to {address}, and does not say why"), plain);
+    let hint = if has("Connection refused") {
+        "no ssh server listens there; check address and port"
+    } else if has("timed out") || has("No route to host") || has("Network is unreachable") {
+        "the host is down, or a firewall is in between"
+    } else if has("Connection closed") || has("Connection reset") {
+        "the server ended the connection: it may be overloaded (MaxStartups), or refuse this address"
+    } else if has("UNPROTECTED PRIVATE KEY") {
+        "chmod 600 the key"
+    } else {
+        "`ssh -v` to the same host tells more"
+    };
+    Failure::passing(last).hint(hint)
+}
+
+/// `/path/known_hosts:7` of the line about the offending key.
+fn place(line: &str) -> Option<&str> {
+    line.rsplit_once(" in ").map(|(_, place)| place)
+}
+
+/// Without the program's own name in front.
+fn plain(line: &str) -> String {
+    line.strip_prefix("ssh: ").unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use farcell_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn each_reason_is_told_as_what_it_is() {
+        let target = "ssh://box:22".parse().unwrap();
+        let (address, _) = crate::address::read(&target).unwrap();
+        for (said, message, is_final) in [
+            (
+                "@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\nOffending ED25519 key in /home/a/.ssh/known_hosts:7\nHost key verification failed.",
+                "the host key of box:22 has changed: /home/a/.ssh/known_hosts:7 has another one",
+                true,
+            ),
+            (
+                "No ED25519 host key is known for box and you have requested strict checking.\nHost key verification failed.",
+                "the host key of box:22 is not known",
+                true,
+            ),
+            (
+                "a@box: Permission denied (publickey,password).",
+                "box:22 refused the login (publickey,password)",
+                true,
+            ),
+            (
+                "ssh: Could not resolve hostname box: Name or service not known",
+                "Could not resolve hostname box: Name or service not known",
+                true,
+            ),
+            (
+                "ssh: connect to host box port 22: Connection refused",
+                "connect to host box port 22: Connection refused",
+                false,
+            ),
+            ("", "ssh could not log in to box:22, and does not say why", false),
+        ] {
+            let failure = of(said, &address);
+            assert_eq!(
+                (failure.kind, failure.message.as_str(), failure.is_final),
+                (ErrorKind::Transport, message, is_final)
+            );
+            assert!(failure.hint.is_some());
+        }
+    }
+}
