@@ -4,6 +4,7 @@
 mod falling_back;
 mod lane;
 mod mixed;
+mod ssh;
 mod wrapped;
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -15,16 +16,18 @@ use farcell_conformance::{Subject, kernel_cases, transport_cases};
 use libtest_mimic::{Arguments, Trial};
 
 /// The name that tests carry, the target, and the drivers that lead to it.
-type Row = (&'static str, &'static str, fn() -> Drivers);
+type Row = (&'static str, String, fn() -> Drivers);
 
 /// What is tested. Streams are taken where there is no other word.
 fn targets() -> Vec<Row> {
     vec![
-        ("local", "local:", farcell::drivers),
-        ("local_exec", "local:", exec_only),
-        ("exec", "exec:env FARCELL_PREFIX=1", farcell::drivers),
-        ("exec_quote", "exec+quote:sh -c", farcell::drivers),
-        ("stdio", "stdio:", farcell::drivers),
+        ("local", "local:".to_owned(), farcell::drivers),
+        ("local_exec", "local:".to_owned(), exec_only),
+        ("exec", "exec:env FARCELL_PREFIX=1".to_owned(), farcell::drivers),
+        ("exec_quote", "exec+quote:sh -c".to_owned(), farcell::drivers),
+        ("stdio", "stdio:".to_owned(), farcell::drivers),
+        ("openssh", ssh::target("openssh"), ssh::drivers),
+        ("openssh_exec", ssh::target("openssh"), ssh::exec_only),
     ]
 }
 
@@ -49,14 +52,17 @@ fn main() {
                 Ok(())
             }));
         }
-        if target.scheme() == "stdio" || name == "local_exec" {
+        if target.scheme() == "stdio" || name.ends_with("_exec") {
             continue;
         }
         for case in transport_cases() {
             let target = target.clone();
             trials.push(Trial::test(format!("{name}::transport::{}", case.name), move || {
                 bounded(async {
-                    let connection = LocalConnector::default().connect(&target).await.unwrap();
+                    let connection = match target.scheme() {
+                        "ssh" => ssh::connector().connect(&target).await.unwrap(),
+                        _ => LocalConnector::default().connect(&target).await.unwrap(),
+                    };
                     (case.check)(connection.transport).await;
                 });
                 Ok(())
