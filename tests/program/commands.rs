@@ -25,12 +25,16 @@ fn variables_survive_from_process_to_process() {
 #[test]
 fn a_detached_cell_is_fetched_by_another_process() {
     let farcell = Farcell::new();
-    farcell.ok(&["run", "import time"]);
-    let sent = farcell.json(&["run", "--detach", "print('a'); time.sleep(0.5); 7"]);
+    farcell.ok(&["run", "import time, pathlib"]);
+    let go = farcell.dir().join("go");
+    let code =
+        format!("print('a')\nwhile not pathlib.Path({:?}).exists(): time.sleep(0.01)\n7", go.display());
+    let sent = farcell.json(&["run", "--detach", &code]);
     assert_eq!(sent["cell"]["number"], 2, "{sent}");
     let early = farcell.farcell(&["result"]);
     assert_eq!(early.code, Some(124), "{early:#?}");
     assert!(early.stderr.contains("cell 2 has been running"), "{early:#?}");
+    std::fs::write(&go, "").unwrap();
     let ran = farcell.farcell(&["result", "--wait"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "a\n7\n"), "{ran:#?}");
     // It can be fetched again until a later cell has been run after its delivery.
