@@ -87,6 +87,12 @@ impl FromStr for Target {
                 "a target begins with a scheme and a colon, such as local: or exec:docker exec -i web",
             )
         };
+        if has_password(text) {
+            // Without the text, as an error may end up in a log.
+            return Err(Error::new(ErrorKind::BadInput, "the target contains a password")
+                .at(Step::Parse)
+                .with_hint("a password in a URL ends up in histories and logs; leave it out, and see docs/guide.md for the ways to give one"));
+        }
         if let Some(c) = text.chars().find(|c| c.is_control()) {
             return Err(bad(format!("the target {text:?} contains the control character {c:?}")));
         }
@@ -100,6 +106,23 @@ impl FromStr for Target {
         }
         Ok(Target { text: text.to_owned(), scheme_len })
     }
+}
+
+/// True for `scheme://user:password@host`.
+fn has_password(text: &str) -> bool {
+    let Some((_, rest)) = text.split_once(':') else { return false };
+    let Some(rest) = rest.strip_prefix("//") else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    match authority.rsplit_once('@') {
+        Some((user, _)) => user.contains(':'),
+        // A password may hold a character that ends the authority; what stands before that is no port then.
+        None => rest.contains('@') && is_no_port(authority),
+    }
+}
+
+fn is_no_port(authority: &str) -> bool {
+    let Some((_, port)) = authority.rsplit_once(':') else { return false };
+    !authority.ends_with(']') && !port.chars().all(|c| c.is_ascii_digit())
 }
 
 impl TryFrom<String> for Target {
@@ -141,6 +164,27 @@ mod tests {
     fn what_is_no_target_is_refused() {
         for text in ["", "laptop", ":", "Local:", "9p:", "a b:", "local:\n"] {
             assert_eq!(text.parse::<Target>().unwrap_err().kind(), ErrorKind::BadInput, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_refused_and_not_repeated() {
+        for text in [
+            "ssh://ann:sesame@box",
+            "ssh://ann:ses/ame@box:22",
+            "ssh://:sesame@[::1]:22/",
+            "docker://a:sesame@b?x=1",
+        ] {
+            let e = text.parse::<Target>().unwrap_err();
+            assert!(e.to_string().contains("password") && !format!("{e:?}").contains("ses"), "{e:?}");
+        }
+        for text in [
+            "ssh://box:22?jump=ann@b:7",
+            "ssh://ann@[::1]:22",
+            "ssh://[fe80::1]?jump=a@b",
+            "exec:curl http://a:b@c",
+        ] {
+            assert!(text.parse::<Target>().is_ok(), "{text}");
         }
     }
 
