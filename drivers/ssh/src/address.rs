@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use farcell_core::{Error, ErrorKind, Result, Step, Target};
 
+use crate::failure::Failure;
+
 /// The options of a target.
 const OPTIONS: &[&str] =
     &["driver", "identity", "known_hosts", "config", "host_key", "jump", "dir", "python"];
@@ -61,6 +63,20 @@ impl fmt::Display for Program {
             Program::Openssh => "openssh",
             Program::Russh => "russh",
         })
+    }
+}
+
+impl Address {
+    /// Says which of the named files is not there. Looked at before each login: ssh itself only warns, or fails with another reason.
+    pub(crate) fn check_files(&self) -> Result<(), Failure> {
+        for (name, path) in [("identity", &self.identity), ("config", &self.config)] {
+            let Some(path) = path else { continue };
+            std::fs::File::open(path).map_err(|e| {
+                Failure::lasting(format!("{name}={} cannot be read: {e}", path.display()))
+                    .hint("check the path; it is one of this machine")
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -44,6 +44,7 @@ impl Openssh {
 #[async_trait]
 impl Dial for Openssh {
     async fn dial(&self) -> Result<Arc<dyn Live>, Failure> {
+        self.address.check_files()?;
         let socket = Socket::of(&self.address, &self.options).await?;
         if !socket.has_master().await {
             master::start(&self.address, &self.options, &socket).await?;

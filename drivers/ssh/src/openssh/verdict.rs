@@ -36,6 +36,11 @@ pub(super) fn of(said: &str, address: &Address) -> Failure {
     if let Some(line) = line("Bad configuration option").or_else(|| line("bad configuration option")) {
         return Failure::lasting(plain(line)).hint("the ssh config has a mistake");
     }
+    if has("UNKNOWN port 65535") {
+        // ssh keeps what its helper says from a master's log.
+        return Failure::passing(format!("the way to {address} ended before its ssh server was reached"))
+            .hint("check the jump host, or the ProxyCommand, with `ssh -v` to the same host");
+    }
     let last = said
         .lines()
         .map(str::trim)
