@@ -1,5 +1,6 @@
 //! A TCP proxy that delays, cuts, resets, swallows and refuses, and counts what passes.
 
+mod alarm;
 mod connection;
 mod shared;
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::Instant;
 
+use super::alarm::Alarm;
 use super::shared::{End, Shared, Told, Way};
 
 /// How many bytes one way holds before it stops reading: what a gigabit brings in half a second.
@@ -117,8 +118,9 @@ async fn write(
     way: Way,
     asked: &AtomicBool,
 ) -> Result<(), End> {
+    let alarm = Alarm::new().map_err(|_| End::Reset)?;
     while let Some((due, piece)) = queued.recv().await {
-        tokio::time::sleep_until(due).await;
+        alarm.wait_until(due).await.map_err(|_| End::Reset)?;
         shared.passable().await;
         let Piece::Bytes(bytes) = piece else {
             let Piece::End = piece else { return Err(End::Reset) };
