@@ -2,12 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+pub(crate) use farcell_testbed::processes::{PATIENCE, is_alive, wait_until, with_command};
 use serde_json::Value;
-
-/// How long anything may take that has to happen at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A private farcell.
 pub(crate) struct Farcell {
@@ -104,13 +101,13 @@ impl Drop for Farcell {
         assert_eq!(stopped.code, Some(0), "{stopped:#?}");
         let dir = self.dir.path().display().to_string();
         let (zygotes, left): (Vec<_>, Vec<_>) =
-            processes_with(&dir).into_iter().partition(|(_, line)| line.contains(" --zygote "));
+            with_command(&dir).into_iter().partition(|(_, line)| line.contains(" --zygote "));
         assert!(left.is_empty(), "processes are left: {left:?}");
         // A zygote of a kernel that was stopped alone stays for minutes, for the next one.
         for (pid, _) in zygotes {
             signal(pid, "TERM");
         }
-        wait_until("no zygote is left", || processes_with(&dir).is_empty());
+        wait_until("no zygote is left", || with_command(&dir).is_empty());
         let kernels = std::fs::read_dir(self.base()).into_iter().flatten().flatten();
         let left: Vec<_> =
             kernels.map(|e| e.file_name()).filter(|n| n.to_string_lossy().starts_with("k-")).collect();
@@ -131,38 +128,8 @@ pub(crate) fn document(ran: &Ran) -> Value {
         .unwrap_or_else(|e| panic!("stdout is not one JSON document ({e}): {ran:#?}"))
 }
 
-/// Waits until something is so.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "it never happened: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Sends a signal to a process.
 pub(crate) fn signal(pid: i64, name: &str) {
     let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap();
     assert!(status.success(), "kill -{name} {pid}");
-}
-
-/// True if a process is there and not a zombie.
-pub(crate) fn is_alive(pid: i64) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// Processes whose command lines contain a word, apart from this one.
-pub(crate) fn processes_with(word: &str) -> Vec<(i64, String)> {
-    let own = i64::from(std::process::id());
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != own)
-        .filter_map(|pid| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            (line.contains(word) && is_alive(pid)).then_some((pid, line))
-        })
-        .collect()
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use super::harness::{Farcell, finish, processes_with, wait_until};
+use super::harness::{Farcell, finish, wait_until, with_command};
 
 const SECRET: &str = "hunter2-correct-horse-battery";
 
@@ -21,7 +21,7 @@ fn code_and_environment_stay_out_of_argv_logs_and_foreign_eyes() {
     command.env("PLANTED", SECRET).env("MY_API_TOKEN", "dropped").stdout(std::process::Stdio::piped());
     let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("the cell runs", || mark.exists());
-    let seen = processes_with(SECRET);
+    let seen = with_command(SECRET);
     assert!(seen.is_empty(), "in argv: {seen:?}");
     farcell.ok(&["interrupt"]);
     let ran = finish(child);
