@@ -1,33 +1,18 @@
 //! The suite over ssh to a real server.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use farcell::ssh::{SshConnector, SshOptions};
 use farcell::{Drivers, FileCellDriver, LinkChoice};
+use farcell_testbed::{Sshd, available};
 
-static SERVER: OnceLock<(Child, String)> = OnceLock::new();
+/// One server for all cases; it ends with this process.
+static SERVER: OnceLock<Option<Sshd>> = OnceLock::new();
 
-fn config() -> &'static str {
-    &SERVER
-        .get_or_init(|| {
-            let mut child = Command::new("python3")
-                .arg("fixtures/sshd/serve.py")
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            let said: serde_json::Value = serde_json::from_str(&line).unwrap();
-            (child, said["config"].as_str().unwrap().to_owned())
-        })
-        .1
-}
-
-pub(crate) fn target(driver: &str) -> String {
-    format!("ssh:box?driver={driver}&config={}", config())
+/// A target of the server; `None` where there can be none.
+pub(crate) fn target(driver: &str) -> Option<String> {
+    let server = SERVER.get_or_init(|| available(Sshd::start())).as_ref()?;
+    Some(format!("ssh:box?driver={driver}&config={}", server.ssh_config().display()))
 }
 
 pub(crate) fn connector() -> SshConnector {
