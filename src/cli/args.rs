@@ -60,6 +60,14 @@ pub(crate) struct KernelArgs {
 
 /// Reads a duration such as `90s`, `5m`, `1h30m`, or a bare number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    match duration_or_none(text)? {
+        Duration::ZERO => Err("it must be more than zero".to_owned()),
+        parsed => Ok(parsed),
+    }
+}
+
+/// The same, where zero means not at all.
+pub(crate) fn duration_or_none(text: &str) -> Result<Duration, String> {
     let parsed = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
         Err(_) => {
@@ -67,7 +75,6 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         }
     };
     match parsed {
-        Duration::ZERO => Err("it must be more than zero".to_owned()),
         parsed if parsed > LONGEST => {
             Err("that is longer than anybody waits; write none for no bound".to_owned())
         }

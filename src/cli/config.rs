@@ -34,7 +34,7 @@ pub(crate) struct Ssh {
     pub(crate) keepalive_count: Option<u32>,
     pub(crate) max_sessions: Option<usize>,
     /// How long a connection is kept for the next command; `0s` for not at all.
-    #[serde(deserialize_with = "optional_duration")]
+    #[serde(deserialize_with = "optional_duration_or_none")]
     pub(crate) control_persist: Option<Duration>,
     pub(crate) control_dir: Option<PathBuf>,
     /// The name of an environment variable, never a password.
@@ -144,6 +144,12 @@ fn optional_duration<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<Option<Duration>, D::Error> {
     text(deserializer, args::duration)
+}
+
+fn optional_duration_or_none<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Duration>, D::Error> {
+    text(deserializer, args::duration_or_none)
 }
 
 fn optional_size<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<u64>, D::Error> {

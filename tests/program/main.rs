@@ -9,3 +9,4 @@ mod help;
 mod outcomes;
 mod places;
 mod secrets;
+mod ssh;
