@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use farcell_core::remote::Remote;
 use farcell_core::{Instant, Pauses};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::channels::{Channel, Channels};
 use crate::failure::Failure;
-use crate::live::{Dial, Live, NotStarted, Remote};
+use crate::live::{Dial, Live, NotStarted};
 use crate::options::SshOptions;
 
 /// How long a server may take to agree to a command. One that takes longer gives no sign of life.

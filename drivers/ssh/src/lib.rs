@@ -8,7 +8,6 @@ mod channels;
 mod connector;
 mod failure;
 mod host;
-mod keeper;
 mod live;
 #[cfg(feature = "openssh")]
 mod openssh;

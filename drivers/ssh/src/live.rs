@@ -1,13 +1,10 @@
 //! What the two drivers have in common: a way to log in, the connection that this gives, and the commands that run over it.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use farcell_core::Ended;
-use tokio::io::{AsyncRead, AsyncWrite};
+use farcell_core::remote::Remote;
 
 use crate::failure::Failure;
 
@@ -34,18 +31,6 @@ pub(crate) trait Live: Send + Sync + fmt::Debug {
 
     /// It gives no sign of life: nothing more is started over it, and what waits for it shall not wait any longer.
     fn give_up(&self);
-}
-
-/// How a command ended, as soon as that is known.
-pub(crate) type Ending = Pin<Box<dyn Future<Output = Ended> + Send>>;
-
-/// A command that runs on the host.
-pub(crate) struct Remote {
-    pub(crate) stdin: Box<dyn AsyncWrite + Send + Unpin>,
-    pub(crate) stdout: Box<dyn AsyncRead + Send + Unpin>,
-    pub(crate) stderr: Box<dyn AsyncRead + Send + Unpin>,
-    /// [`Ended::Unknown`] where the connection is lost. To drop it lets go of the command, which does not end by that.
-    pub(crate) ending: Ending,
 }
 
 /// Why a command was not started. It certainly does not run.

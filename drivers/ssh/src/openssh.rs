@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use farcell_core::remote::Remote;
 use farcell_core::{ClosesOnShutdown, Ended};
 use openssh::{Child, Error, Session, Stdio};
 use openssh_mux_client::Error as MuxError;
@@ -23,7 +24,7 @@ use tokio::task::JoinHandle;
 use self::sockets::Socket;
 use crate::address::Address;
 use crate::failure::Failure;
-use crate::live::{Dial, Ending, Live, NotStarted, Remote};
+use crate::live::{Dial, Live, NotStarted};
 use crate::options::SshOptions;
 
 pub(crate) use self::sockets::close_kept;
@@ -110,12 +111,7 @@ impl Live for Master {
         let (Some(stdin), Some(stdout), Some(stderr)) = streams else {
             return Err(NotStarted::Lost("it has no pipes".to_owned()));
         };
-        Ok(Remote {
-            stdin: Box::new(ClosesOnShutdown::new(stdin)),
-            stdout: Box::new(stdout),
-            stderr: Box::new(stderr),
-            ending: ending(child),
-        })
+        Ok(Remote::new(ClosesOnShutdown::new(stdin), stdout, stderr, ending(child)))
     }
 
     fn is_over(&self) -> bool {
@@ -129,16 +125,14 @@ impl Live for Master {
     }
 }
 
-fn ending(child: Child<Arc<Session>>) -> Ending {
-    Box::pin(async move {
-        match child.wait().await {
-            Ok(status) => status.code().map_or(Ended::Unknown, Ended::Exit),
-            // The crate makes an error of its own of this status.
-            Err(Error::Remote(e)) if e.kind() == std::io::ErrorKind::NotFound => Ended::Exit(127),
-            // By a signal, or the connection is lost: the control socket does not tell which.
-            Err(_) => Ended::Unknown,
-        }
-    })
+async fn ending(child: Child<Arc<Session>>) -> Ended {
+    match child.wait().await {
+        Ok(status) => status.code().map_or(Ended::Unknown, Ended::Exit),
+        // The crate makes an error of its own of this status.
+        Err(Error::Remote(e)) if e.kind() == std::io::ErrorKind::NotFound => Ended::Exit(127),
+        // By a signal, or the connection is lost: the control socket does not tell which.
+        Err(_) => Ended::Unknown,
+    }
 }
 
 /// A path for an option of ssh, which replaces `%` sequences in it and splits it at spaces.

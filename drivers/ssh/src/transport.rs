@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use farcell_core::streams::read_all;
+use farcell_core::leash::END;
+use farcell_core::remote::{Ender, Held, keep};
 use farcell_core::{
-    Capabilities, Command, Duplex, Error, ErrorKind, Instant, Output, Result, Running as _, Step, Target,
-    Transport,
+    Capabilities, Command, Duplex, Error, ErrorKind, Instant, Output, Pauses, Result, Step, Target, Transport,
 };
 use tokio::io::AsyncWriteExt as _;
 
 use crate::failure::Failure;
 use crate::host::Host;
-use crate::keeper::{Ends, Kept, keep};
+use crate::live::{Live, NotStarted};
 
 /// A way to run commands on one host.
 #[derive(Debug)]
@@ -29,11 +29,11 @@ impl SshTransport {
     }
 
     /// Starts a command on a leash. A caller who is gone by the time it runs ends it.
-    async fn start(&self, command: &Command, deadline: Instant) -> Result<(Ends, Kept)> {
+    async fn start(&self, command: &Command, deadline: Instant) -> Result<Held> {
         let (host, line) = (Arc::clone(&self.host), command.leashed_line());
         let started = tokio::spawn(async move {
             let (remote, live, channel) = host.start(&line, deadline).await?;
-            Ok::<_, Failure>(keep(remote, live, channel))
+            Ok::<_, Failure>(keep(remote, Arc::new(Over(live)), channel))
         });
         match started.await {
             Ok(started) => started.map_err(|failure| failure.error(&self.target)),
@@ -56,31 +56,40 @@ impl Transport for SshTransport {
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
-        let (Ends { stdin: mut input, stdout }, mut kept) = self.start(command, deadline).await?;
-        let feed = async move {
-            // A command that ends without reading all of its input is judged by its answer, not by this.
-            let _ = input.write_all(&stdin).await;
-            let _ = input.shutdown().await;
-        };
-        let work = async {
-            let (stdout, ended) = tokio::select! {
-                // The command may end before it has read all of its input.
-                read = async { (read_all(stdout).await, kept.ended().await) } => read,
-                never = async { feed.await; std::future::pending().await } => never,
-            };
-            (stdout, ended)
-        };
-        let Ok((stdout, ended)) = tokio::time::timeout_at(deadline, work).await else {
-            return Err(Error::new(ErrorKind::Deadline, "the command did not end in time").on(&self.target));
-        };
-        let lost = || Error::new(ErrorKind::Transport, "the connection was lost").on(&self.target);
-        let stdout = stdout.map_err(|e| lost().with_source(e))?;
-        let ended = ended.ok_or_else(lost)?;
-        Ok(Output::new(ended, stdout, kept.stderr()))
+        let held = self.start(command, deadline).await?;
+        held.run(stdin, deadline).await.map_err(|e| e.on(&self.target))
     }
 
     async fn open(&self, command: &Command, deadline: Instant) -> Result<Duplex> {
-        let (ends, kept) = self.start(command, deadline).await?;
-        Ok(Duplex::new(ends.stdin, ends.stdout, kept))
+        Ok(self.start(command, deadline).await?.open())
+    }
+}
+
+/// The connection that a command runs over.
+#[derive(Debug)]
+struct Over(Arc<dyn Live>);
+
+#[async_trait]
+impl Ender for Over {
+    async fn end(&self, process: u64) {
+        let mut pauses = Pauses::new();
+        loop {
+            // Beyond the count of channels: it makes one free.
+            match self.0.start(&END.login_shell_line()).await {
+                Ok(mut remote) => {
+                    let _ = remote.stdin.write_all(format!("{process}\n").as_bytes()).await;
+                    let _ = remote.stdin.shutdown().await;
+                    remote.ending.await;
+                    return;
+                }
+                Err(NotStarted::Busy) => tokio::time::sleep(pauses.next_pause()).await,
+                // What the server ends of a lost connection is its own affair; our commands end with their stdin and their deadline.
+                Err(NotStarted::Lost(_)) => return,
+            }
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.is_over()
     }
 }

@@ -42,6 +42,7 @@ pub use crate::retry::Pauses;
 pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
 pub use crate::transport::{
-    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash, streams,
+    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash, remote,
+    streams,
 };
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};

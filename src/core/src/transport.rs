@@ -2,6 +2,7 @@
 
 mod duplex;
 pub mod leash;
+pub mod remote;
 pub mod streams;
 
 use std::fmt;
