@@ -5,6 +5,7 @@
 //! | feature | targets |
 //! |---|---|
 //! | `local` | `local:`, `stdio:`, `exec:PREFIX`, `exec+quote:PREFIX` |
+//! | `docker` | `docker://NAME`, `podman://NAME`, `compose://PROJECT/SERVICE` |
 //! | `ssh` | `ssh://user@host:port`, `ssh:alias`, by the ssh program |
 //! | `cli` | the program `farcell`; a library user leaves it out |
 //!
@@ -24,6 +25,8 @@
 
 pub use farcell_core::*;
 
+#[cfg(feature = "docker")]
+pub use farcell_docker as docker;
 #[cfg(feature = "local")]
 pub use farcell_local as local;
 #[cfg(feature = "ssh")]
@@ -49,6 +52,8 @@ pub fn drivers_with(options: &DriverOptions) -> Drivers {
     let drivers = Drivers::new();
     #[cfg(feature = "local")]
     let drivers = farcell_local::register(drivers);
+    #[cfg(feature = "docker")]
+    let drivers = farcell_docker::register(drivers);
     #[cfg(feature = "ssh")]
     let drivers = farcell_ssh::register(drivers, options.ssh.clone());
     drivers

@@ -39,7 +39,7 @@ pub(super) struct Drive<'a> {
 struct Told {
     ahead: Option<u64>,
     accepted: bool,
-    cut: bool,
+    cut: Option<String>,
 }
 
 /// How far one step got.
@@ -283,7 +283,7 @@ impl<'a> Drive<'a> {
         };
         self.sent = true;
         self.pauses.reset();
-        if std::mem::take(&mut self.told.cut) {
+        if self.told.cut.take().is_some() {
             self.events.event(Event::Note("connection is back".to_owned()));
         }
         let progress: Progress = answer.read(&self.kernel.identity.target)?;
@@ -300,11 +300,13 @@ impl<'a> Drive<'a> {
     /// Tells of a cut and waits a moment. Gives the error back if there is no time left to try again.
     async fn pause(&mut self, e: Error, until: Instant) -> Result<Option<Error>> {
         let pause = self.pauses.next_pause();
-        if Instant::now() + pause >= until {
+        let is_final = e.kind() == ErrorKind::Transport && !e.is_temporary();
+        if is_final || Instant::now() + pause >= until {
             return Ok(Some(e));
         }
         tracing::debug!(error = %e, ?pause, "the transport failed; trying again");
-        if !std::mem::replace(&mut self.told.cut, true) {
+        if self.told.cut.as_deref() != Some(e.message()) {
+            self.told.cut = Some(e.message().to_owned());
             self.events.event(Event::Note(format!("connection lost, trying again ({})", e.message())));
         }
         tokio::time::sleep(pause).await;
