@@ -1,6 +1,7 @@
 //! The conformance suite over every driver that comes with farcell, each case of each driver a test of its own; and what only some of them have.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod docker;
 mod falling_back;
 mod lane;
 mod mixed;
@@ -31,6 +32,10 @@ fn targets() -> Vec<Row> {
         rows.push(("openssh", target.clone(), ssh::drivers));
         rows.push(("openssh_exec", target, ssh::exec_only));
     }
+    if let Some(target) = docker::target() {
+        rows.push(("docker", target.clone(), docker::drivers));
+        rows.push(("docker_exec", target, docker::exec_only));
+    }
     rows
 }
 
@@ -50,7 +55,10 @@ fn main() {
             let target = target.clone();
             let title = format!("{name}::{}", case.name);
             trials.push(Trial::test(title, move || {
-                let subject = Subject::new(drivers(), target.clone());
+                let mut subject = Subject::new(drivers(), target.clone());
+                if target.scheme() == "docker" {
+                    subject = subject.is_elsewhere();
+                }
                 bounded(checked(&subject, (case.check)(&subject)));
                 Ok(())
             }));
@@ -64,6 +72,7 @@ fn main() {
                 bounded(async {
                     let connection = match target.scheme() {
                         "ssh" => ssh::connector().connect(&target).await.unwrap(),
+                        "docker" => docker::connector().connect(&target).await.unwrap(),
                         _ => LocalConnector::default().connect(&target).await.unwrap(),
                     };
                     (case.check)(connection.transport).await;

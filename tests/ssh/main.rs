@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod cuts;
+mod flood;
 mod keys;
 mod sharing;
 mod shells;
@@ -19,7 +20,7 @@ const DRIVERS: &[&str] = &["openssh"];
 
 fn main() {
     let arguments = Arguments::from_args();
-    let groups = [cuts::trials, keys::trials, sharing::trials, shells::trials];
+    let groups = [cuts::trials, flood::trials, keys::trials, sharing::trials, shells::trials];
     let trials = DRIVERS.iter().flat_map(|driver| groups.iter().flat_map(|trials| trials(driver))).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

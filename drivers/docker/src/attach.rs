@@ -5,7 +5,7 @@ use std::pin::Pin;
 use bollard::container::LogOutput;
 use bollard::errors::Error as Bollard;
 use futures_util::{Stream, StreamExt as _};
-use tokio::io::{AsyncRead, AsyncWriteExt as _, SimplexStream, WriteHalf, simplex};
+use tokio::io::{AsyncRead, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::oneshot;
 
 /// How much of each output may wait for its reader; beyond that the command waits.
@@ -23,8 +23,8 @@ pub(crate) struct Apart<R> {
 
 /// Takes the outputs apart.
 pub(crate) fn apart(outputs: Outputs) -> Apart<impl AsyncRead + Send + Unpin + 'static> {
-    let (stdout, to_stdout) = simplex(HELD);
-    let (stderr, to_stderr) = simplex(HELD);
+    let (stdout, to_stdout) = duplex(HELD);
+    let (stderr, to_stderr) = duplex(HELD);
     let (tell, over) = oneshot::channel();
     tokio::spawn(pass(outputs, to_stdout, to_stderr, tell));
     Apart { stdout, stderr, over }
@@ -32,8 +32,8 @@ pub(crate) fn apart(outputs: Outputs) -> Apart<impl AsyncRead + Send + Unpin + '
 
 async fn pass(
     mut outputs: Outputs,
-    stdout: WriteHalf<SimplexStream>,
-    stderr: WriteHalf<SimplexStream>,
+    stdout: DuplexStream,
+    stderr: DuplexStream,
     mut tell: oneshot::Sender<bool>,
 ) {
     let (mut stdout, mut stderr) = (Some(stdout), Some(stderr));

@@ -7,10 +7,12 @@ mod askpass;
 mod master;
 mod sockets;
 mod verdict;
+mod watched;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use farcell_core::remote::Remote;
@@ -22,12 +24,16 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 use self::sockets::Socket;
+use self::watched::watch;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::live::{Dial, Live, NotStarted};
 use crate::options::SshOptions;
 
 pub(crate) use self::sockets::close_kept;
+
+/// How long a command whose stdout has ended is still listened to.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Logs in by the ssh program.
 #[derive(Debug)]
@@ -111,7 +117,16 @@ impl Live for Master {
         let (Some(stdin), Some(stdout), Some(stderr)) = streams else {
             return Err(NotStarted::Lost("it has no pipes".to_owned()));
         };
-        Ok(Remote::new(ClosesOnShutdown::new(stdin), stdout, stderr, ending(child)))
+        let (stdout, stdout_over) = watch(stdout);
+        let (stderr, stderr_over) = watch(stderr);
+        let ending = async move {
+            // The master throws away what it has not written yet when its client leaves, and to wait for the status ends in that.
+            stdout_over.wait().await;
+            // A process that is left in the background may hold this one for ever.
+            let _ = tokio::time::timeout(LAST_WORDS, stderr_over.wait()).await;
+            ended(child).await
+        };
+        Ok(Remote::new(ClosesOnShutdown::new(stdin), stdout, stderr, ending))
     }
 
     fn is_over(&self) -> bool {
@@ -125,7 +140,7 @@ impl Live for Master {
     }
 }
 
-async fn ending(child: Child<Arc<Session>>) -> Ended {
+async fn ended(child: Child<Arc<Session>>) -> Ended {
     match child.wait().await {
         Ok(status) => status.code().map_or(Ended::Unknown, Ended::Exit),
         // The crate makes an error of its own of this status.
