@@ -1,5 +1,6 @@
 //! What is tested: a target, the drivers that lead to it, and short ways to use them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,34 @@ impl Subject {
             assert!(started.elapsed() < PATIENCE, "process {pid} is still there");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+}
+
+/// Something that cells of a subject wait for, until the test opens it.
+#[derive(Debug)]
+pub(crate) struct Gate<'a> {
+    subject: &'a Subject,
+    path: String,
+}
+
+impl<'a> Gate<'a> {
+    pub(crate) fn new(subject: &'a Subject) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Gate { subject, path: format!("/tmp/farcell-gate-{}-{count}", std::process::id()) }
+    }
+
+    /// The code of a cell that waits for it.
+    pub(crate) fn wait(&self) -> String {
+        let path = &self.path;
+        format!(
+            "import os as _os, time as _time\nwhile not _os.path.exists({path:?}): _time.sleep(0.01)\n_os.remove({path:?})\n"
+        )
+    }
+
+    /// Lets one cell go on.
+    pub(crate) async fn open(&self) {
+        ok(&self.subject.session("gates"), &format!("open({:?}, 'w').close()", self.path)).await;
     }
 }
 

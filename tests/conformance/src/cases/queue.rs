@@ -5,7 +5,7 @@ use std::time::Duration;
 use farcell_core::{Cell, Event, Fetched, NoEvents, Status, TroubleKind, Which};
 
 use crate::Case;
-use crate::subject::{PATIENCE, Recorder, Subject, ok, text};
+use crate::subject::{Gate, PATIENCE, Recorder, Subject, ok, text};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -32,15 +32,23 @@ async fn ten_first(s: &Subject) {
 
 async fn waits(s: &Subject) {
     let session = s.session("a");
-    ok(&session, "import time, os").await;
+    let gate = Gate::new(s);
+    ok(&session, "import os").await;
     let (first, second) = (Recorder::default(), Recorder::default());
-    let long = Cell::new("print('up', flush=True); time.sleep(0.8)");
-    let short = Cell::new("1").timeout(Duration::from_millis(700));
+    let long = Cell::new(format!("print('up', flush=True)\n{}", gate.wait()));
+    let limit = Duration::from_millis(700);
+    let short = Cell::new("1").timeout(limit);
     let behind = async {
         first.wait_for(|r| r.output() == "up\n").await;
         session.run(&short, &second).await
     };
-    let (a, b) = tokio::join!(session.run(&long, &first), behind);
+    let opener = async {
+        second.wait_for(|r| r.events().iter().any(|e| matches!(e, Event::Queued { .. }))).await;
+        // Longer than the second one may run: its clock must not have begun.
+        tokio::time::sleep(limit).await;
+        gate.open().await;
+    };
+    let (a, b, ()) = tokio::join!(session.run(&long, &first), behind, opener);
     assert_eq!(a.unwrap().status, Status::Ok);
     let b = b.unwrap();
     assert_eq!(b.status, Status::Ok, "its clock starts when it starts: {b:#?}");
@@ -50,14 +58,17 @@ async fn waits(s: &Subject) {
 
 async fn withdrawn(s: &Subject) {
     let session = s.session("a");
-    ok(&session, "import time; ran = False").await;
+    let gate = Gate::new(s);
+    ok(&session, "ran = False").await;
     let (first, second) = (Recorder::default(), Recorder::default());
-    let long = Cell::new("print('up', flush=True); time.sleep(1.5)");
+    let long = Cell::new(format!("print('up', flush=True)\n{}", gate.wait()));
     let mut impatient = Cell::new("ran = True");
     impatient.queue_timeout = Duration::from_millis(300);
     let behind = async {
         first.wait_for(|r| r.output() == "up\n").await;
-        session.run(&impatient, &second).await
+        let refused = session.run(&impatient, &second).await;
+        gate.open().await;
+        refused
     };
     let (a, b) = tokio::join!(session.run(&long, &first), behind);
     assert_eq!(a.unwrap().status, Status::Ok);
@@ -70,10 +81,13 @@ async fn withdrawn(s: &Subject) {
 
 async fn submitted(s: &Subject) {
     let session = s.session("a");
-    ok(&session, "import time").await;
-    let sent = session.submit(&Cell::new("print('a'); time.sleep(0.3); 7"), &NoEvents).await.unwrap();
+    let gate = Gate::new(s);
+    ok(&session, "1").await;
+    let cell = Cell::new(format!("print('a')\n{}7", gate.wait()));
+    let sent = session.submit(&cell, &NoEvents).await.unwrap();
     let now = session.fetch(&Which::Last, Duration::ZERO, &NoEvents).await.unwrap();
     assert!(!matches!(now, Fetched::Settled(_)), "{now:?}");
+    gate.open().await;
     for which in [Which::Number(sent.number), Which::Id(sent.id.clone()), Which::Last] {
         let Fetched::Settled(reply) = session.fetch(&which, PATIENCE, &NoEvents).await.unwrap() else {
             panic!("it has not settled");
