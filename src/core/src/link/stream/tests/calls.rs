@@ -22,7 +22,8 @@ fn message(len: usize) -> Vec<u8> {
 
 async fn call(channel: &Channel, len: usize) -> Result<(Bytes, Vec<u8>), Failed> {
     let mut records = Vec::new();
-    let answer = channel.call(message(len), soon(), &mut |piece| records.extend_from_slice(&piece)).await?;
+    let answer =
+        channel.call(message(len), false, soon(), &mut |piece| records.extend_from_slice(&piece)).await?;
     Ok((answer, records))
 }
 
@@ -92,7 +93,7 @@ async fn credit_is_given_for_what_was_taken_and_for_nothing_else() {
     let (channel, mut courier) = channel(8 << 20).await;
     let mut taken = 0;
     let mut sink = |piece: Bytes| taken += piece.len();
-    let mut calling = Box::pin(channel.call(message(1), soon(), &mut sink));
+    let mut calling = Box::pin(channel.call(message(1), false, soon(), &mut sink));
     assert!(futures_poll(&mut calling).await.is_none());
     let (number, _) = courier.call().await;
     for _ in 0..8 {
@@ -135,7 +136,7 @@ async fn a_call_that_is_given_up_is_called_off() {
     assert_eq!(courier.frame().await, Some((b'X', 1, Vec::new())));
     // One whose time is up, likewise.
     let mut nothing = |_| ();
-    let late = channel.call(message(1), Instant::now() + Duration::from_millis(50), &mut nothing);
+    let late = channel.call(message(1), false, Instant::now() + Duration::from_millis(50), &mut nothing);
     assert!(matches!(late.await, Err(Failed::Deadline)));
     assert_eq!(courier.call().await.0, 2);
     assert_eq!(courier.frame().await, Some((b'X', 2, Vec::new())));
