@@ -137,9 +137,6 @@ pub(crate) async fn get(context: &Context, args: GetArgs) -> Result<Exit> {
 /// The sources, and where they go.
 fn split(mut paths: Vec<PathBuf>) -> Result<(Vec<PathBuf>, PathBuf)> {
     let to = paths.pop().ok_or_else(|| usage("a destination is missing"))?;
-    if let Some(empty) = paths.iter().chain([&to]).find(|path| path.as_os_str().is_empty()) {
-        return Err(usage(&format!("{empty:?} is no path")));
-    }
     Ok((paths, to))
 }
 
