@@ -73,7 +73,7 @@ pub(crate) struct PutArgs {
     #[command(flatten)]
     common: Common,
     /// Files of this machine, or - for stdin; then the file or directory on the target
-    #[arg(required = true, num_args = 2.., value_names = ["LOCAL", "REMOTE"])]
+    #[arg(required = true, num_args = 2.., value_name = "PATHS")]
     paths: Vec<PathBuf>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct GetArgs {
     #[command(flatten)]
     common: Common,
     /// Files of the target; then the file or directory on this machine, or - for stdout
-    #[arg(required = true, num_args = 2.., value_names = ["REMOTE", "LOCAL"])]
+    #[arg(required = true, num_args = 2.., value_name = "PATHS")]
     paths: Vec<PathBuf>,
 }
 

@@ -150,6 +150,37 @@ async fn a_call_that_is_given_up_is_called_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn files_go_one_after_the_other_and_have_one_turn_together() {
+    let (channel, mut courier) = channel(1000).await;
+    let mut nothing = [|_| (), |_| (), |_| ()];
+    let [one, two, three] = &mut nothing;
+    let files = [one, two, three]
+        .map(|nothing| channel.call(message(2 * PIECE), true, soon(), nothing))
+        .map(Box::pin);
+    let [mut first, mut second, mut third] = files;
+    for file in [&mut first, &mut second, &mut third] {
+        assert!(futures_poll(file).await.is_none());
+    }
+    // Nobody waits for the last one any more, of which nothing is out.
+    drop(third);
+    let play = async {
+        let mut seen = Vec::new();
+        while seen.iter().filter(|(kind, _)| *kind == b'D' || *kind == b'C').count() < 3 {
+            let (kind, number, _) = courier.frame().await.unwrap();
+            seen.push((kind, number));
+            if kind == b'C' || kind == b'D' {
+                courier.answer(number).await;
+            }
+        }
+        seen
+    };
+    let (one, two, call, seen) = tokio::join!(first, second, call(&channel, PIECE), play);
+    assert!(one.is_ok() && two.is_ok() && call.is_ok());
+    let order = [(b'd', 1), (b'c', 4), (b'd', 1), (b'C', 4), (b'D', 1), (b'd', 2), (b'd', 2), (b'D', 2)];
+    assert_eq!(seen, order);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_given_up_half_way_leaves_whole_frames() {
     let (channel, mut courier) = channel(1000).await;
     let mut begun = Box::pin(call(&channel, 3 * PIECE));
