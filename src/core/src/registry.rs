@@ -1,6 +1,7 @@
 //! Who has which kernel: one spawn for any number of first callers, a cap, idle reaping, disposal, and the memory of what was lost.
 
 mod drivers;
+mod files;
 mod key;
 mod memory;
 mod options;
@@ -9,7 +10,6 @@ mod table;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -28,7 +28,6 @@ use crate::id::KernelId;
 use crate::kernel::{Control, Driver, Identity, Kernel, KernelSpec};
 use crate::session::Session;
 use crate::target::Target;
-use crate::transfer::{ProgressSink, TransferOptions, Transferred};
 use crate::wire::message::Action;
 
 /// All kernels of a program.
@@ -142,39 +141,6 @@ impl Registry {
     /// The driver of a target.
     pub fn driver(&self, target: &Target) -> Result<&Arc<dyn Driver>> {
         self.inner.drivers.of(target)
-    }
-
-    /// Puts the file `from` of this machine at `to` on a target. No kernel is needed for it.
-    ///
-    /// A relative `to` begins where a new kernel of the target would: in the working directory of this process for `local:`, else in the home
-    /// directory, unless the options say otherwise. The same call goes on with a transfer that was cut off.
-    ///
-    /// # Errors
-    /// What is wrong with either file or the target. The destination is then as it was.
-    pub async fn put(
-        &self,
-        target: &Target,
-        from: &Path,
-        to: &str,
-        options: &TransferOptions,
-        progress: ProgressSink<'_>,
-    ) -> Result<Transferred> {
-        self.inner.drivers.of(target)?.put(target, from, to, options, progress).await
-    }
-
-    /// Gets the file `from` of a target, and puts it at `to` on this machine, as [`Registry::put`] does the other way round.
-    ///
-    /// # Errors
-    /// What is wrong with either file or the target. The destination is then as it was.
-    pub async fn get(
-        &self,
-        target: &Target,
-        from: &str,
-        to: &Path,
-        options: &TransferOptions,
-        progress: ProgressSink<'_>,
-    ) -> Result<Transferred> {
-        self.inner.drivers.of(target)?.get(target, from, to, options, progress).await
     }
 
     /// What is remembered of all kernels.

@@ -229,13 +229,13 @@ def op_doctor(call):
 
 
 def op_put(call):
-    from . import transfer
-    return transfer.put(call)
+    from . import putting
+    return putting.put(call)
 
 
 def op_get(call):
-    from . import transfer
-    return transfer.get(call)
+    from . import getting
+    return getting.get(call)
 
 
 def op_stdio(call):

@@ -15,6 +15,8 @@ use crate::wire::message::Operation;
 
 /// How long one step may take: a piece on a slow line, behind others.
 const STEP: Duration = Duration::from_secs(300);
+/// How often a target is asked that has not answered yet.
+const FIRST: u32 = 3;
 /// What a slow machine reads in a second, to find a checksum.
 const READ: u64 = 10 << 20;
 
@@ -78,7 +80,9 @@ impl Far {
         reads: u64,
     ) -> Result<(T, Vec<u8>)> {
         let mut pauses = Pauses::new();
+        let mut tries = 0;
         loop {
+            tries += 1;
             let now = Instant::now();
             let step = now + STEP + Duration::from_secs(reads / READ);
             let deadline = self.until.map_or(step, |until| until.min(step));
@@ -107,7 +111,14 @@ impl Far {
                 _ if e.kind() == ErrorKind::Deadline && self.until.is_some_and(|until| until <= again) => {
                     return Err(self.too_late());
                 }
-                // A target that was never reached is one that cannot be.
+                // A target that was never reached is one that cannot be; but a command that it has begun may have been lost.
+                None if e.kind() == ErrorKind::Transport
+                    && e.step() != Some(Step::Connect)
+                    && tries < FIRST =>
+                {
+                    tracing::debug!(error = %e, ?pause, "the first step of a transfer is tried again");
+                    tokio::time::sleep(pause).await;
+                }
                 Some(heard) if e.kind() == ErrorKind::Transport && again < heard + self.patience => {
                     tracing::debug!(error = %e, ?pause, "a step of a transfer is tried again");
                     tokio::time::sleep(pause).await;

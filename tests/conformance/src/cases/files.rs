@@ -3,7 +3,7 @@
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use farcell_core::{ErrorKind, Result, Session, TransferOptions, Transferred};
+use farcell_core::{ErrorKind, Result, Session, SessionOptions, TransferOptions, Transferred};
 use futures_util::future::join_all;
 
 use crate::Case;
@@ -210,6 +210,11 @@ async fn relative(s: &Subject) {
     let cwd = TransferOptions { cwd: Some(places.there.clone()), ..plain() };
     assert_eq!(put(s, &from, "x", &cwd).await.unwrap().path, places.there("x"));
     assert_eq!(get(s, "x", &places.here("y"), &cwd).await.unwrap().bytes, 10);
+    // A session knows the directory that its kernels are started in.
+    let options = SessionOptions { cwd: Some(places.there.clone()), ..SessionOptions::default() };
+    let session = s.registry.session("conformance-files", "cwd", &s.target, options).unwrap();
+    assert_eq!(session.put(&from, "z", plain(), &mut |_| ()).await.unwrap().path, places.there("z"));
+    assert_eq!(session.get("z", &places.here("z"), plain(), &mut |_| ()).await.unwrap().bytes, 10);
     // Without a word it is where a new kernel begins.
     let name = format!("farcell-test-{}-{:p}", std::process::id(), s);
     let begins = put(s, &from, &name, &plain()).await.unwrap().path;
