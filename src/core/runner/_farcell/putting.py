@@ -151,7 +151,10 @@ def _open(call):
     try:
         fd = _new_part(part)
     except OSError as error:
-        raise transfer.fault_of(error, os.path.dirname(path))
+        directory = os.path.dirname(path)
+        if error.errno == errno.ENOENT and transfer.is_directory(directory):
+            raise Fault("denied", "no file can be made in %s" % transfer.shown(directory), "choose another place")
+        raise transfer.fault_of(error, directory)
     try:
         _need_room(fd, size, path)
         answer["have"] = os.fstat(fd).st_size

@@ -192,6 +192,12 @@ class Put(Files):
         self.assertEqual(self.get("open", path="/dev/full", max=10).code, "not-a-file")
         self.assertTrue(stat.S_ISCHR(os.stat("/dev/full").st_mode))
 
+    @unittest.skipUnless(os.path.exists("/proc/self/status"), "needs /proc")
+    def test_a_directory_that_takes_no_files_is_named(self):
+        reply = self.put("open", b"1", path="/proc/farcell", name="n", size=1, sha256=sha(b"1"), mode=0o600)
+        self.assertEqual(reply.code, "denied")
+        self.assertIn("in /proc", reply.json["error"]["message"])
+
     @harness.needs_root
     def test_permissions_are_those_of_the_user(self):
         os.chmod(self.far.root, 0o755)
