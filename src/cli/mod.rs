@@ -16,6 +16,7 @@ mod repl;
 mod result;
 mod run;
 mod show;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ Examples:
   farcell run --on 'exec:docker exec -i web' -f job.py
   farcell run --detach --timeout 1h -f long.py
   farcell repl                                the same kernel, interactively
+  farcell put --on web data.csv /srv/         copy a file there, and get to copy one back
   farcell ps                                  kernels, and what they do
 
 Exit status of run: 0 ok, 1 exception, n for sys.exit(n), 124 deadline, 130 interrupted,
@@ -66,6 +68,10 @@ enum Command {
     Reset(manage::ResetArgs),
     /// End kernels
     Stop(manage::StopArgs),
+    /// Copy files of this machine to a target
+    Put(transfer::PutArgs),
+    /// Copy files of a target to this machine
+    Get(transfer::GetArgs),
     /// Say whether a target is fit for kernels, and what is missing
     Doctor(doctor::Args),
     /// Measure how quick a target is
@@ -112,6 +118,8 @@ async fn dispatch(cli: Cli) -> farcell::Result<Exit> {
         Command::Interrupt(args) => manage::interrupt(&context, &args).await,
         Command::Reset(args) => manage::reset(&context, &args).await,
         Command::Stop(args) => manage::stop(&context, &args).await,
+        Command::Put(args) => transfer::put(&context, args).await,
+        Command::Get(args) => transfer::get(&context, args).await,
         Command::Doctor(args) => doctor::run(&context, &args).await,
         Command::Bench(args) => bench::run(&context, &args).await,
         Command::Completions(args) => completions::run(&args),

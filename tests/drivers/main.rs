@@ -1,6 +1,7 @@
 //! The conformance suite over every driver that comes with farcell, each case of each driver a test of its own; and what only some of them have.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+mod cut_files;
 mod docker;
 mod falling_back;
 mod lane;
@@ -81,7 +82,13 @@ fn main() {
             }));
         }
     }
-    trials.extend(lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()));
+    trials.extend(
+        lane::trials()
+            .into_iter()
+            .chain(falling_back::trials())
+            .chain(mixed::trials())
+            .chain(cut_files::trials()),
+    );
     libtest_mimic::run(&arguments, trials).exit();
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
@@ -21,6 +21,10 @@ pub(crate) struct World {
     pub(crate) capabilities: Mutex<Option<Capabilities>>,
     /// Streams are refused.
     pub(crate) refuses: AtomicBool,
+    /// Nothing gets through: streams are refused, and commands fail before they begin.
+    pub(crate) down: AtomicBool,
+    /// How many bytes have passed, both ways and both kinds of links together.
+    pub(crate) passed: AtomicU64,
     /// Streams are opened to this target instead.
     pub(crate) opens_to: Mutex<Option<Target>>,
     /// How many bytes the next streams pass before they are cut, one number each, both ways together; none for no limit.
@@ -126,13 +130,20 @@ impl Transport for WorldTransport {
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
         self.world.execs.fetch_add(1, SeqCst);
+        if self.world.down.load(SeqCst) {
+            let e = Error::new(ErrorKind::Transport, "nothing gets through");
+            return Err(e.on(self.target()).at(Step::Connect));
+        }
         let _counted = Counted::new(&self.world);
-        self.inner.exec(command, stdin, deadline).await
+        let sent = stdin.len();
+        let output = self.inner.exec(command, stdin, deadline).await?;
+        self.world.passed.fetch_add((sent + output.stdout.len()) as u64, SeqCst);
+        Ok(output)
     }
 
     async fn open(&self, command: &Command, deadline: Instant) -> Result<Duplex> {
         self.world.asked.fetch_add(1, SeqCst);
-        if self.world.refuses.load(SeqCst) {
+        if self.world.refuses.load(SeqCst) || self.world.down.load(SeqCst) {
             let e = Error::new(ErrorKind::Transport, "no streams today");
             return Err(e.on(self.target()).at(Step::Connect));
         }
@@ -147,7 +158,11 @@ impl Transport for WorldTransport {
         };
         self.world.opened.fetch_add(1, SeqCst);
         let fuse = self.world.fuses.lock().unwrap().pop();
-        let cut = Arc::new(Cut { fuse: AtomicI64::new(fuse.unwrap_or(i64::MAX)), wakers: Mutex::default() });
+        let cut = Arc::new(Cut {
+            fuse: AtomicI64::new(fuse.unwrap_or(i64::MAX)),
+            wakers: Mutex::default(),
+            world: Arc::clone(&self.world),
+        });
         self.world.cuts.lock().unwrap().push(Arc::clone(&cut));
         let Duplex { stdin, stdout, running, .. } = duplex;
         let (stdin, stdout) =
@@ -173,6 +188,7 @@ impl farcell::Running for Kept {
 struct Cut {
     fuse: AtomicI64,
     wakers: Mutex<Vec<Waker>>,
+    world: Arc<World>,
 }
 
 impl Cut {
@@ -194,6 +210,7 @@ impl Cut {
     }
 
     fn passed(&self, bytes: usize) {
+        self.world.passed.fetch_add(bytes as u64, SeqCst);
         let left = self.fuse.fetch_sub(i64::try_from(bytes).unwrap(), SeqCst);
         if left <= i64::try_from(bytes).unwrap() {
             self.cut();

@@ -4,6 +4,7 @@
 mod bad_input;
 mod commands;
 mod faults;
+mod files;
 mod harness;
 mod help;
 mod outcomes;

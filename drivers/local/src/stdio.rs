@@ -8,6 +8,7 @@ mod lane;
 mod request;
 mod tail;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
@@ -16,8 +17,8 @@ use farcell_core::kernel::{Diagnosis, Identity, Started};
 use farcell_core::link::Carrier;
 use farcell_core::wire::message::KernelRecord;
 use farcell_core::{
-    CellNumber, Driver, Error, ErrorKind, FileCellDriver, Instant, Kernel, KernelSpec, Probe, Result, Step,
-    Target,
+    CellNumber, Driver, Error, ErrorKind, FileCellDriver, Instant, Kernel, KernelSpec, Probe, ProgressSink,
+    Result, Step, Target, TransferOptions, Transferred,
 };
 
 use self::channel::Channel;
@@ -32,7 +33,7 @@ const SPAWN: Duration = Duration::from_secs(60);
 /// Serves `stdio:`.
 #[derive(Debug)]
 pub struct StdioDriver {
-    /// Questions about the machine are the same as for `local:`.
+    /// Questions about the machine, and its files, are the same as for `local:`.
     machine: FileCellDriver<LocalConnector>,
 }
 
@@ -115,6 +116,28 @@ impl Driver for StdioDriver {
     async fn list(&self, target: &Target, _: Option<&str>) -> Result<Vec<Probe>> {
         self.check(target)?;
         Ok(Vec::new())
+    }
+
+    async fn put(
+        &self,
+        target: &Target,
+        from: &Path,
+        to: &str,
+        options: &TransferOptions,
+        progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        self.machine.put(&as_local(target)?, from, to, options, progress).await
+    }
+
+    async fn get(
+        &self,
+        target: &Target,
+        from: &str,
+        to: &Path,
+        options: &TransferOptions,
+        progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        self.machine.get(&as_local(target)?, from, to, options, progress).await
     }
 
     async fn sweep(&self, target: &Target, older_than: Duration) -> Result<u64> {

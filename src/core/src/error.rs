@@ -31,6 +31,14 @@ pub enum ErrorKind {
     UnknownCell,
     /// The far side said something that the protocol does not know.
     Protocol,
+    /// There is no such file or directory, on the target or here.
+    NoFile,
+    /// The user may not read or write that file.
+    Denied,
+    /// A file was changed or removed by somebody else while it was moved.
+    FileChanged,
+    /// What arrived of a file is not what was sent. It was removed.
+    Damaged,
     /// Something on this machine failed: a file, a process, a lock.
     Local,
 }
@@ -62,6 +70,8 @@ pub enum Step {
     Control,
     /// Reading or writing records on this machine.
     Records,
+    /// Moving a file to or from the target.
+    Transfer,
 }
 
 impl fmt::Display for Step {
@@ -74,6 +84,7 @@ impl fmt::Display for Step {
             Step::Wait => "waiting for the reply",
             Step::Control => "talking to the kernel",
             Step::Records => "reading the records",
+            Step::Transfer => "moving a file",
         })
     }
 }

@@ -6,6 +6,7 @@ mod kernel;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::id::CellNumber;
 use crate::kernel::{Diagnosis, Driver, Identity, Kernel, KernelSpec, Started};
 use crate::link::{self, Call, ExecLink, Link, StreamLink};
 use crate::target::Target;
+use crate::transfer::{FileSite, ProgressSink, TransferOptions, Transferred};
 use crate::transport::Transport;
 use crate::wire::message::{KernelRecord, Operation, Probe, Spawned};
 
@@ -95,6 +97,17 @@ struct Site {
     dir: Option<String>,
     python: Option<String>,
     cwd: Option<String>,
+}
+
+impl Site {
+    fn files(&self) -> FileSite<'_> {
+        FileSite {
+            link: &self.link,
+            dir: self.dir.as_deref(),
+            python: self.python.as_deref(),
+            cwd: self.cwd.as_deref(),
+        }
+    }
 }
 
 /// How steps get to a target.
@@ -290,6 +303,28 @@ impl<C: Connector> Driver for FileCellDriver<C> {
 
     async fn close_kept(&self) -> usize {
         self.connector.close_kept().await
+    }
+
+    async fn put(
+        &self,
+        target: &Target,
+        from: &Path,
+        to: &str,
+        options: &TransferOptions,
+        progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        self.site(target).await?.files().put(from, to, options, progress).await
+    }
+
+    async fn get(
+        &self,
+        target: &Target,
+        from: &str,
+        to: &Path,
+        options: &TransferOptions,
+        progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        self.site(target).await?.files().get(from, to, options, progress).await
     }
 
     async fn cool(&self, target: &Target, base: &str) -> Result<u64> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cell::{Cell, millis};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result, Step};
 use crate::event::EventSink;
 use crate::id::{self, CellId, CellNumber, KernelId};
 use crate::link::Carrier;
 use crate::reply::{CellInfo, ErrorInfo, KernelInfo, Reply, State, Status, TroubleKind};
 use crate::target::Target;
+use crate::transfer::{ProgressSink, TransferOptions, Transferred};
 use crate::wire::message::{
     Action, Controlled, KernelRecord, Limits, Previous, Probe, RawReply, ReadFile, SpawnSpec,
 };
@@ -293,6 +295,30 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Removes what dead kernels left on a target that long ago; returns how many.
     async fn sweep(&self, target: &Target, older_than: Duration) -> Result<u64>;
 
+    /// Puts the file `from` of this machine at `to` on a target.
+    async fn put(
+        &self,
+        target: &Target,
+        _from: &Path,
+        _to: &str,
+        _options: &TransferOptions,
+        _progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        Err(no_files(target))
+    }
+
+    /// Gets the file `from` of a target, and puts it at `to` on this machine.
+    async fn get(
+        &self,
+        target: &Target,
+        _from: &str,
+        _to: &Path,
+        _options: &TransferOptions,
+        _progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        Err(no_files(target))
+    }
+
     /// Ends what is kept on a target only to make later spawns quick, in the base directory of some kernel of it; returns how many processes.
     async fn cool(&self, _target: &Target, _base: &str) -> Result<u64> {
         Ok(0)
@@ -302,6 +328,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
     async fn close_kept(&self) -> usize {
         0
     }
+}
+
+fn no_files(target: &Target) -> Error {
+    Error::new(ErrorKind::BadInput, "its driver cannot move files")
+        .on(target)
+        .at(Step::Transfer)
+        .with_hint("move them in a cell, as bytes of a variable")
 }
 
 /// What `doctor` finds.

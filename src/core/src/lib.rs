@@ -19,6 +19,7 @@ mod retry;
 pub mod runner;
 mod session;
 mod target;
+mod transfer;
 mod transport;
 pub mod wire;
 
@@ -41,6 +42,7 @@ pub use crate::reply::{
 pub use crate::retry::Pauses;
 pub use crate::session::{Session, Submitted};
 pub use crate::target::{Options, Target};
+pub use crate::transfer::{FileSite, ProgressSink, TransferOptions, TransferProgress, Transferred};
 pub use crate::transport::{
     Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash, remote,
     streams,

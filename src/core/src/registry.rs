@@ -1,6 +1,7 @@
 //! Who has which kernel: one spawn for any number of first callers, a cap, idle reaping, disposal, and the memory of what was lost.
 
 mod drivers;
+mod files;
 mod key;
 mod memory;
 mod options;

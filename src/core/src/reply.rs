@@ -222,6 +222,10 @@ impl From<&Error> for ErrorInfo {
             ErrorKind::BadInput => (TroubleKind::Protocol, "BadInput"),
             ErrorKind::Refused => (TroubleKind::Protocol, "Refused"),
             ErrorKind::UnknownCell => (TroubleKind::Protocol, "UnknownCell"),
+            ErrorKind::NoFile => (TroubleKind::Protocol, "NoFile"),
+            ErrorKind::Denied => (TroubleKind::Protocol, "Denied"),
+            ErrorKind::FileChanged => (TroubleKind::Protocol, "FileChanged"),
+            ErrorKind::Damaged => (TroubleKind::Protocol, "Damaged"),
             ErrorKind::Local => (TroubleKind::Spawn, "LocalError"),
             ErrorKind::Protocol => (TroubleKind::Protocol, "ProtocolError"),
         };

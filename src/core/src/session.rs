@@ -1,5 +1,6 @@
 //! A session: the handle that callers run cells with.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::id::{CellId, CellNumber, KernelId};
 use crate::kernel::{Chunk, Control, Fetched, Kernel, KernelSpec, Which};
 use crate::registry::{Key, Lease, Loss, Registry, SessionOptions};
 use crate::reply::{KernelInfo, Reply, State, Status};
+use crate::transfer::{ProgressSink, TransferOptions, Transferred};
 use crate::wire::message::{Action, Controlled, Probe, ReadFile};
 
 /// How long an interrupted cell is given before SIGTERM and SIGKILL.
@@ -178,6 +180,39 @@ impl Session {
         max: u64,
     ) -> Result<Chunk> {
         self.need().await?.read(file, number, offset, max).await
+    }
+
+    /// Puts the file `from` of this machine at `to` on the session's target, as [`Registry::put`] does. What the options leave open, the session's
+    /// own say; a relative path begins in the working directory that its kernels are started in, whatever cells have changed it to.
+    pub async fn put(
+        &self,
+        from: &Path,
+        to: &str,
+        options: TransferOptions,
+        progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        self.registry.put(&self.key.target, from, to, &self.completed(options), progress).await
+    }
+
+    /// Gets the file `from` of the session's target, and puts it at `to` on this machine; otherwise as [`Session::put`].
+    pub async fn get(
+        &self,
+        from: &str,
+        to: &Path,
+        options: TransferOptions,
+        progress: ProgressSink<'_>,
+    ) -> Result<Transferred> {
+        self.registry.get(&self.key.target, from, to, &self.completed(options), progress).await
+    }
+
+    fn completed(&self, options: TransferOptions) -> TransferOptions {
+        let KernelSpec { python, dir, cwd, .. } = &*self.spec;
+        TransferOptions {
+            python: options.python.or_else(|| python.clone()),
+            dir: options.dir.or_else(|| dir.clone()),
+            cwd: options.cwd.or_else(|| cwd.clone()),
+            ..options
+        }
     }
 
     /// The reply for a cell that could not be run, so that callers who want a reply always get one.

@@ -3,6 +3,7 @@
 mod code;
 mod control;
 mod endings;
+mod files;
 mod output;
 mod queue;
 mod registry;
@@ -15,6 +16,7 @@ pub(crate) fn all() -> Vec<Case> {
         code::cases(),
         control::cases(),
         endings::cases(),
+        files::cases(),
         output::cases(),
         queue::cases(),
         registry::cases(),

@@ -19,7 +19,7 @@ _HEAD = struct.Struct(">IBI")
 _PREFIX = struct.Struct(">IB")
 _NUMBER = struct.Struct(">I")
 _LAST, _PART, _OUT, _PONG = b"JjOp"
-CALL, CALL_PART, CANCEL, TAKEN, PING = b"CcXWP"
+CALL, CALL_PART, CANCEL, TAKEN, PING, DATA, DATA_PART = b"CcXWPDd"
 
 
 class Broken(Exception):

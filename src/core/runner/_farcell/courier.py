@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from . import attended, calls, channel, detach, doctor, duties, express, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records
+from . import attended, bulk, calls, channel, detach, doctor, duties, express, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
@@ -34,14 +34,16 @@ class Courier(object):
         self.attendance = attended.Attendance(self.loop)
         self.sender = channel.Sender(self.loop, 1, self._end)
         self._pool = helpers.Pool(self.loop, self._duty)
+        self._files = bulk.Files(self, self._duty)
         self._inlet = channel.Inlet({
             channel.CALL: self._call, channel.CALL_PART: self._piece, channel.CANCEL: self._cancel,
+            channel.DATA: self._data, channel.DATA_PART: self._piece,
             channel.TAKEN: self._taken, channel.PING: self._ping})
 
     def serve(self, ahead):
         # type: (bytes) -> None
         """Until the host is gone. `ahead` came together with the header."""
-        self.loop.catch_signals({signal.SIGCHLD: self._pool.reap, signal.SIGTERM: self._end})
+        self.loop.catch_signals({signal.SIGCHLD: self._reap, signal.SIGTERM: self._end})
         self.loop.watch(0, self._readable)
         self._listen()
         try:
@@ -58,10 +60,15 @@ class Courier(object):
                         raise
         finally:
             self._pool.close()
+            self._files.pool.close()
             self.attendance.close()
 
     def _end(self):
         self._ended = True
+
+    def _reap(self):
+        self._pool.reap()
+        self._files.pool.reap()
 
     def _readable(self, _events):
         self._heard = time.monotonic()
@@ -112,6 +119,18 @@ class Courier(object):
         except Exception as error:
             self._fail(self._calls.get(number) or calls.Call(self, number, header, 0.0), error)
 
+    def _data(self, number, payload):
+        """A step of a transfer, with bytes of the file behind its header."""
+        text = b"".join(self._pieces.pop(number, []) + [payload])
+        if number in self._calls:
+            return
+        header = {}
+        try:
+            header = bulk.split(self._duty, text)[0]
+            self._files.begin(number, header, text)
+        except Exception as error:
+            self._fail(self._calls.get(number) or calls.Call(self, number, header, 0.0), error)
+
     def accept(self, call):
         """From now on it is known."""
         self._calls[call.ref] = call
@@ -138,6 +157,8 @@ class Courier(object):
             raise Fault("bad-request", "op must be text")
         elif op in _HELPED:
             self._have_helped(call, text)
+        elif op in bulk.OPERATIONS:
+            self._files.begin(call.ref, header, text)
         elif op in _INLINE:
             try:
                 self.answer(call, link.body(link.operate(call)))
@@ -179,13 +200,14 @@ class Courier(object):
                 call.header = placed["header"]
                 call.end = time.monotonic() + duties.deadline(call.header)
             self.guard(call, lambda: follow.follow_shipped(self, call, placed["placed"], placed["id"]))
-        self._have_done(call, helpers.Errand(text, call.end, done, True, helpers.LONG))
+        self.have_done(call, helpers.Errand(text, call.end, done, True, helpers.LONG))
 
     def _cancel(self, number, _payload):
         self._pieces.pop(number, None)
         call = self._calls.get(number)
         if call is not None:
             self.sender.forget(call)
+            self._files.forget(call)
             self.close_call(call)
 
     def _taken(self, number, payload):
@@ -201,12 +223,13 @@ class Courier(object):
     # -- helpers ---------------------------------------------------------------------------------------------------------
 
     def _have_helped(self, call, text):
-        self._have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
+        self.have_done(call, helpers.Errand(text, call.end, lambda out, body: self._pass_on(call, out, body)))
 
-    def _have_done(self, call, errand):
+    def have_done(self, call, errand, pool=None):
+        """Have a helper do something for this call."""
         call.job = errand
         call.at(call.end, lambda: self._too_late(call))
-        self._pool.send(errand)
+        (pool or self._pool).send(errand)
 
     def _pass_on(self, call, out, body):
         if out:
@@ -224,7 +247,7 @@ class Courier(object):
                 self.guard(call, lambda: then(answer))
             else:
                 self._fail(call, Fault(**answer["error"]))
-        self._have_done(call, helpers.Errand(files.to_json(header), call.end, done, True, helpers.STEP))
+        self.have_done(call, helpers.Errand(files.to_json(header), call.end, done, True, helpers.STEP))
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 
@@ -270,7 +293,7 @@ class Courier(object):
             call.source = None
         job, call.job = call.job, None
         if isinstance(job, helpers.Errand):
-            self._pool.cancel(job)
+            job.pool.cancel(job)
         elif job is not None:
             job.drop()
         if not self._calls and self._due is not None:

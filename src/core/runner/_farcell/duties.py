@@ -15,7 +15,7 @@ class Duty(object):
     def __init__(self, defaults, modules):
         # type: (dict, object) -> None
         self._defaults = defaults
-        self._modules = modules  # where the courier brought the bundle; given up when the runner is installed
+        self.modules = modules  # where the courier brought the bundle; given up when the runner is installed
 
     def __call__(self, kind, text, end, answer):
         try:
@@ -37,7 +37,7 @@ class Duty(object):
             call = link.Call(header, None, None, answer)
             call.written = None if written is None else [written]
             return _place(call)
-        return self._spawn(header, answer) if header.get("op") == "spawn" else link.operate(link.Call(header, None, self._modules or {}, answer))
+        return self._spawn(header, answer) if header.get("op") == "spawn" else link.operate(link.Call(header, None, self.modules or {}, answer))
 
     def header(self, text):
         """A call's header, with what all calls of a stream have in common."""
@@ -53,10 +53,10 @@ class Duty(object):
 
     def _spawn(self, header, answer):
         """The modules are written out once; from then on it is enough to see that they are there."""
-        if self._modules is None:
+        if self.modules is None:
             return link.operate(link.Call(header, None, None, answer))
         if not self._installed:
-            result = link.operate(link.Call(header, None, self._modules, answer))
+            result = link.operate(link.Call(header, None, self.modules, answer))
             self._installed = True
             return result
         try:
@@ -64,7 +64,7 @@ class Duty(object):
         except Fault as fault:
             if fault.code != "need-runner":
                 raise
-            return link.operate(link.Call(header, None, self._modules, answer))
+            return link.operate(link.Call(header, None, self.modules, answer))
 
     _installed = False
 

@@ -30,20 +30,23 @@ class Errand(object):
         self.step = step
         self.kind = kind
         self.helper = None  # type: object
+        self.pool = None  # type: object
 
 
 class Pool(object):
-    """At most four helpers, forked when they are needed."""
+    """At most four helpers, or as many as there is a word of, forked when they are needed."""
 
-    def __init__(self, loop_, duty):
-        # type: (loop.Loop, object) -> None
+    def __init__(self, loop_, duty, most=HELPERS_MAX):
+        # type: (loop.Loop, object, int) -> None
         self._loop = loop_
+        self._most = most
         self._duty = duty
         self._helpers = []  # type: list
         self._waiting = deque()  # type: deque
 
     def send(self, errand):
         # type: (Errand) -> None
+        errand.pool = self
         if errand.step:
             self._waiting.appendleft(errand)
         else:
@@ -53,7 +56,7 @@ class Pool(object):
     def _advance(self):
         while self._waiting:
             helper = next((helper for helper in self._helpers if helper.errand is None), None)
-            if helper is None and len(self._helpers) >= HELPERS_MAX:
+            if helper is None and len(self._helpers) >= self._most:
                 return
             errand = self._waiting.popleft()
             try:

@@ -228,6 +228,16 @@ def op_doctor(call):
     return doctor.facts(call.header)
 
 
+def op_put(call):
+    from . import putting
+    return putting.put(call)
+
+
+def op_get(call):
+    from . import getting
+    return getting.get(call)
+
+
 def op_stdio(call):
     from . import pipes
     pipes.become(call.header, call.stdin, call.modules)
@@ -240,8 +250,8 @@ def op_courier(call):
 
 OPERATIONS = {
     "spawn": op_spawn, "run": op_run, "wait": op_wait, "withdraw": op_withdraw, "control": op_control, "probe": op_probe, "ack": op_ack,
-    "read": op_read, "list": op_list, "sweep": op_sweep, "cool": op_cool, "remove": op_remove, "doctor": op_doctor, "stdio": op_stdio,
-    "courier": op_courier,
+    "read": op_read, "list": op_list, "sweep": op_sweep, "cool": op_cool, "remove": op_remove, "doctor": op_doctor, "put": op_put, "get": op_get,
+    "stdio": op_stdio, "courier": op_courier,
 }
 
 

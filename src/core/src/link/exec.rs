@@ -144,7 +144,11 @@ fn shorten_hold(operation: &mut Cow<'_, Operation>, deadline: Instant) {
 
 /// What goes to the command's stdin.
 fn stdin(nonce: &Nonce, call: &Call<'_>, bundle: bool) -> Result<Bytes> {
-    runner().input(nonce, call.python, header::fields(call)?, bundle)
+    let input = runner().input(nonce, call.python, header::fields(call)?, bundle)?;
+    Ok(match call.operation.data() {
+        Some(data) => [&input[..], &data[..]].concat().into(),
+        None => input,
+    })
 }
 
 /// The command ended without a word of ours: tell what it said instead.

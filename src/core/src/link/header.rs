@@ -21,6 +21,7 @@ pub(super) fn step(operation: &Operation) -> Step {
         Operation::Spawn { .. } => Step::Spawn,
         Operation::Run { .. } => Step::Submit,
         Operation::Wait { .. } => Step::Wait,
+        Operation::Put(_) | Operation::Get(_) => Step::Transfer,
         _ => Step::Control,
     }
 }
@@ -54,10 +55,13 @@ pub(super) fn fields(call: &Call<'_>) -> Result<Map<String, Value>> {
             header.extend(fields);
         }
     }
+    if let Some(data) = call.operation.data() {
+        header.insert("bytes".into(), data.len().into());
+    }
     Ok(header)
 }
 
-/// The same as text for the courier, behind `room` bytes that the caller fills in. A long request stands behind it.
+/// The same as text for the courier, behind `room` bytes that the caller fills in. A long request and the bytes of a file stand behind it.
 pub(super) fn text(call: &Call<'_>, room: usize) -> Result<Vec<u8>> {
     match call.operation {
         Operation::Run { dir, cell, wait, ack, again } if cell.code.len() > LONG => {
@@ -66,7 +70,14 @@ pub(super) fn text(call: &Call<'_>, room: usize) -> Result<Vec<u8>> {
             add_request(&mut text, cell)?;
             Ok(text)
         }
-        operation => joined(call, room, operation, 0),
+        operation => {
+            let Some(data) = operation.data() else { return joined(call, room, operation, 0) };
+            let mut text = joined(call, room, operation, data.len())?;
+            text.pop();
+            text.extend_from_slice(format!(",\"bytes\":{}}}\n", data.len()).as_bytes());
+            text.extend_from_slice(data);
+            Ok(text)
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use super::{Call, Carrier, ChunkSink, Link, Reported};
 use crate::error::{Error, ErrorKind, Result};
 use crate::target::Target;
 use crate::transport::Transport;
+use crate::wire::file::PutStep;
 use crate::wire::message::{Action, Operation};
 
 /// How often a call is put on another stream before it goes by a command: a first stream may find that the target has no runner.
@@ -83,7 +84,8 @@ impl StreamLink {
     async fn try_stream(&self, call: &Call<'_>, chunks: ChunkSink<'_>) -> Result<Outcome> {
         let Some(channel) = self.streams.channel(call).await else { return Ok(Outcome::ByCommand) };
         let message = header::text(call, HEAD)?;
-        match channel.call(message, call.deadline, chunks).await {
+        let is_data = call.operation.data().is_some();
+        match channel.call(message, is_data, call.deadline, chunks).await {
             Ok(answer) => self.read(answer),
             Err(Failed::NotLookedAt(end)) => {
                 tracing::debug!(%end, "a call goes another way");
@@ -155,7 +157,12 @@ impl Link for StreamLink {
 impl Operation {
     /// True if others are sure to come after it.
     fn is_followed(&self) -> bool {
-        matches!(self, Operation::Spawn { .. } | Operation::Doctor {})
+        match self {
+            Operation::Spawn { .. } | Operation::Doctor {} => true,
+            // One that brings its file with it is alone.
+            Operation::Put(PutStep::Open { data, .. }) => data.is_none(),
+            _ => false,
+        }
     }
 
     /// True if a second time changes nothing that the first has not: such a call can be asked again where it is not known whether it arrived.
@@ -168,7 +175,9 @@ impl Operation {
             | Operation::List {}
             | Operation::Sweep { .. }
             | Operation::Cool {}
-            | Operation::Doctor {} => true,
+            | Operation::Doctor {}
+            | Operation::Put(_)
+            | Operation::Get(_) => true,
             // Which cell is meant has to be said: by now another may run.
             Operation::Control { action: Action::Interrupt, number, id, .. } => {
                 number.is_some() || id.is_some()

@@ -83,8 +83,12 @@ impl From<FarError> for Error {
             "no-kernel" => ErrorKind::NoKernel,
             "kernel-gone" => ErrorKind::KernelGone,
             "unknown-cell" => ErrorKind::UnknownCell,
-            "busy" | "disk-full" => ErrorKind::Refused,
-            "bad-request" => ErrorKind::BadInput,
+            "no-file" => ErrorKind::NoFile,
+            "denied" => ErrorKind::Denied,
+            "gone" | "changed" => ErrorKind::FileChanged,
+            "checksum" => ErrorKind::Damaged,
+            "busy" | "disk-full" | "io" => ErrorKind::Refused,
+            "bad-request" | "is-directory" | "not-a-directory" | "not-a-file" => ErrorKind::BadInput,
             _ => ErrorKind::Protocol,
         };
         let error = Error::new(kind, far.message);

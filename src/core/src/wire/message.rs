@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{CellId, CellNumber, Generation, KernelId};
 use crate::reply::{ErrorInfo, MimeBundle, OutputInfo, State, Status, ToolInfo};
+use crate::wire::file::{GetStep, PutStep};
 
 /// The version of the protocol that this engine speaks.
 pub const VERSION: u32 = 1;
@@ -241,6 +243,15 @@ pub enum Operation {
         dir: String,
     },
     Doctor {},
+    Put(PutStep),
+    Get(GetStep),
+}
+
+impl Operation {
+    /// What goes behind its header: bytes of a file.
+    pub fn data(&self) -> Option<&Bytes> {
+        if let Operation::Put(step) = self { step.data() } else { None }
+    }
 }
 
 /// Where a cell stands.

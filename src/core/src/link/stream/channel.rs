@@ -93,24 +93,25 @@ impl Channel {
         calls.end.as_ref().map(|end| (Arc::clone(end), calls.has_answered))
     }
 
-    /// Carries out one call: its header as JSON behind [`HEAD`](super::outbox::HEAD) bytes of room.
+    /// Carries out one call: its header as JSON behind [`HEAD`](super::outbox::HEAD) bytes of room. `is_data` if bytes of a file are behind that.
     pub(super) async fn call(
         &self,
         message: Vec<u8>,
+        is_data: bool,
         deadline: Instant,
         chunks: ChunkSink<'_>,
     ) -> Result<Bytes, Failed> {
-        let call = self.begin(message)?;
+        let call = self.begin(message, is_data)?;
         let answered = tokio::time::timeout_at(deadline, call.answer(chunks)).await;
         answered.unwrap_or(Err(Failed::Deadline))
     }
 
-    fn begin(&self, message: Vec<u8>) -> Result<Open<'_>, Failed> {
+    fn begin(&self, message: Vec<u8>, is_data: bool) -> Result<Open<'_>, Failed> {
         let inbox = Arc::new(Inbox::default());
         let number = self.shared.calls().add(&inbox, &self.shared.hurry).map_err(Failed::NotLookedAt)?;
         // From here on it is taken off again, whatever happens.
         let call = Open { shared: &self.shared, number, inbox, is_over: false };
-        self.shared.outbox().push(number, message);
+        self.shared.outbox().push(number, message, is_data);
         Ok(call)
     }
 }

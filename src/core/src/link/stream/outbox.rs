@@ -28,6 +28,10 @@ pub(super) struct Outbox {
     urgent: VecDeque<Bytes>,
     /// Calls that are not out yet; they take turns.
     calls: VecDeque<Outgoing>,
+    /// Those that carry bytes of files go one after the other, and all of them have one turn.
+    files: VecDeque<Outgoing>,
+    /// How many pieces of other calls have gone out since a file had its turn.
+    since_file: usize,
     unflushed: bool,
     blocked: bool,
     /// When the pipe, having been full, took something again: somebody reads at the other end.
@@ -49,7 +53,13 @@ struct Outgoing {
     /// The payload, with room for a head before it as long as nothing of it is out.
     bytes: Bytes,
     begun: bool,
+    /// The kinds of its frames: of a piece, and of the last one.
+    kinds: [u8; 2],
 }
+
+/// Of a call, and of one that bytes of a file stand behind.
+const CALL: [u8; 2] = *b"cC";
+const DATA: [u8; 2] = *b"dD";
 
 impl fmt::Debug for Outbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,6 +75,8 @@ impl Outbox {
             current: Current { bytes: greeting, last_of: None },
             urgent: VecDeque::new(),
             calls: VecDeque::new(),
+            files: VecDeque::new(),
+            since_file: 0,
             unflushed: false,
             blocked: false,
             progress: None,
@@ -73,13 +85,15 @@ impl Outbox {
     }
 
     /// Takes a call: its payload behind [`HEAD`] bytes of room.
-    pub(super) fn push(&mut self, number: u32, mut message: Vec<u8>) {
+    pub(super) fn push(&mut self, number: u32, mut message: Vec<u8>, is_data: bool) {
+        let kinds = if is_data { DATA } else { CALL };
         if message.len() <= HEAD + PIECE {
-            let head = head(b'C', number, message.len() - HEAD);
+            let head = head(kinds[1], number, message.len() - HEAD);
             message[..HEAD].copy_from_slice(&head);
         }
         let long = message.len() > LONG;
-        self.calls.push_back(Outgoing { number, bytes: message.into(), begun: false });
+        let queue = if is_data { &mut self.files } else { &mut self.calls };
+        queue.push_back(Outgoing { number, bytes: message.into(), begun: false, kinds });
         self.advance(long);
     }
 
@@ -93,10 +107,12 @@ impl Outbox {
 
     /// Nobody waits for this call any more.
     pub(super) fn cancel(&mut self, number: u32) {
-        if let Some(at) = self.calls.iter().position(|call| call.number == number)
-            && self.calls.remove(at).is_some_and(|call| !call.begun)
-        {
-            return;
+        for queue in [&mut self.calls, &mut self.files] {
+            if let Some(at) = queue.iter().position(|call| call.number == number)
+                && queue.remove(at).is_some_and(|call| !call.begun)
+            {
+                return;
+            }
         }
         self.push_urgent(b'X', number, &[]);
     }
@@ -104,7 +120,7 @@ impl Outbox {
     /// True if the courier cannot have got all of this call.
     pub(super) fn is_unsent(&self, number: u32) -> bool {
         let current = &self.current;
-        self.calls.iter().any(|call| call.number == number)
+        self.calls.iter().chain(&self.files).any(|call| call.number == number)
             || (current.last_of == Some(number) && !current.bytes.is_empty())
     }
 
@@ -174,7 +190,10 @@ impl Outbox {
             self.current = Current { bytes, last_of: None };
             return true;
         }
-        let Some(mut call) = self.calls.pop_front() else { return false };
+        let is_file = !self.files.is_empty() && self.since_file >= self.calls.len();
+        self.since_file = if is_file { 0 } else { self.since_file + 1 };
+        let next = if is_file { self.files.pop_front() } else { self.calls.pop_front() };
+        let Some(mut call) = next else { return false };
         if !call.begun && call.bytes.len() <= HEAD + PIECE {
             self.current = Current { bytes: call.bytes, last_of: Some(call.number) };
             return true;
@@ -185,11 +204,13 @@ impl Outbox {
         let piece = call.bytes.split_to(call.bytes.len().min(PIECE));
         let is_last = call.bytes.is_empty();
         let mut frame = Vec::with_capacity(HEAD + piece.len());
-        frame.extend_from_slice(&head(if is_last { b'C' } else { b'c' }, call.number, piece.len()));
+        frame.extend_from_slice(&head(call.kinds[usize::from(is_last)], call.number, piece.len()));
         frame.extend_from_slice(&piece);
         self.current = Current { bytes: frame.into(), last_of: is_last.then_some(call.number) };
-        if !is_last {
-            self.calls.push_back(call);
+        match (is_last, is_file) {
+            (true, _) => {}
+            (false, true) => self.files.push_front(call),
+            (false, false) => self.calls.push_back(call),
         }
         true
     }

@@ -22,7 +22,8 @@ fn message(len: usize) -> Vec<u8> {
 
 async fn call(channel: &Channel, len: usize) -> Result<(Bytes, Vec<u8>), Failed> {
     let mut records = Vec::new();
-    let answer = channel.call(message(len), soon(), &mut |piece| records.extend_from_slice(&piece)).await?;
+    let answer =
+        channel.call(message(len), false, soon(), &mut |piece| records.extend_from_slice(&piece)).await?;
     Ok((answer, records))
 }
 
@@ -92,7 +93,7 @@ async fn credit_is_given_for_what_was_taken_and_for_nothing_else() {
     let (channel, mut courier) = channel(8 << 20).await;
     let mut taken = 0;
     let mut sink = |piece: Bytes| taken += piece.len();
-    let mut calling = Box::pin(channel.call(message(1), soon(), &mut sink));
+    let mut calling = Box::pin(channel.call(message(1), false, soon(), &mut sink));
     assert!(futures_poll(&mut calling).await.is_none());
     let (number, _) = courier.call().await;
     for _ in 0..8 {
@@ -135,7 +136,7 @@ async fn a_call_that_is_given_up_is_called_off() {
     assert_eq!(courier.frame().await, Some((b'X', 1, Vec::new())));
     // One whose time is up, likewise.
     let mut nothing = |_| ();
-    let late = channel.call(message(1), Instant::now() + Duration::from_millis(50), &mut nothing);
+    let late = channel.call(message(1), false, Instant::now() + Duration::from_millis(50), &mut nothing);
     assert!(matches!(late.await, Err(Failed::Deadline)));
     assert_eq!(courier.call().await.0, 2);
     assert_eq!(courier.frame().await, Some((b'X', 2, Vec::new())));
@@ -146,6 +147,37 @@ async fn a_call_that_is_given_up_is_called_off() {
     });
     assert!(called.is_ok());
     assert_eq!(courier.frame_now().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_go_one_after_the_other_and_have_one_turn_together() {
+    let (channel, mut courier) = channel(1000).await;
+    let mut nothing = [|_| (), |_| (), |_| ()];
+    let [one, two, three] = &mut nothing;
+    let files = [one, two, three]
+        .map(|nothing| channel.call(message(2 * PIECE), true, soon(), nothing))
+        .map(Box::pin);
+    let [mut first, mut second, mut third] = files;
+    for file in [&mut first, &mut second, &mut third] {
+        assert!(futures_poll(file).await.is_none());
+    }
+    // Nobody waits for the last one any more, of which nothing is out.
+    drop(third);
+    let play = async {
+        let mut seen = Vec::new();
+        while seen.iter().filter(|(kind, _)| *kind == b'D' || *kind == b'C').count() < 3 {
+            let (kind, number, _) = courier.frame().await.unwrap();
+            seen.push((kind, number));
+            if kind == b'C' || kind == b'D' {
+                courier.answer(number).await;
+            }
+        }
+        seen
+    };
+    let (one, two, call, seen) = tokio::join!(first, second, call(&channel, PIECE), play);
+    assert!(one.is_ok() && two.is_ok() && call.is_ok());
+    let order = [(b'd', 1), (b'c', 4), (b'd', 1), (b'C', 4), (b'D', 1), (b'd', 2), (b'd', 2), (b'D', 2)];
+    assert_eq!(seen, order);
 }
 
 #[tokio::test(start_paused = true)]

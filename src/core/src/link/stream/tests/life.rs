@@ -21,7 +21,7 @@ async fn call(channel: &Channel) -> Result<Bytes, Failed> {
 
 async fn call_of(channel: &Channel, len: usize) -> Result<Bytes, Failed> {
     let message = [&[0; HEAD][..], &b"1".repeat(len)].concat();
-    channel.call(message, Instant::now() + Duration::from_secs(600), &mut |_| ()).await
+    channel.call(message, false, Instant::now() + Duration::from_secs(600), &mut |_| ()).await
 }
 
 /// Opens a channel whose courier has not said anything yet.
