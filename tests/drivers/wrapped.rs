@@ -19,6 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct World {
     /// What the transport says that it can do, if not what the real one says.
     pub(crate) capabilities: Mutex<Option<Capabilities>>,
+    /// Cells may go past the transport where they can.
+    pub(crate) is_here: AtomicBool,
     /// Streams are refused.
     pub(crate) refuses: AtomicBool,
     /// Streams are opened to this target instead.
@@ -32,6 +34,8 @@ pub(crate) struct World {
     /// How many commands run now, open ones included, and how many did at the most.
     pub(crate) running: AtomicUsize,
     pub(crate) most: AtomicUsize,
+    /// How many bytes have gone over streams, both ways.
+    pub(crate) bytes: Arc<AtomicI64>,
     cuts: Mutex<Vec<Arc<Cut>>>,
 }
 
@@ -121,7 +125,8 @@ impl Transport for WorldTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.world.capabilities.lock().unwrap().unwrap_or_else(|| self.inner.capabilities())
+        let stated = *self.world.capabilities.lock().unwrap();
+        stated.unwrap_or_else(|| self.inner.capabilities()).is_here(self.world.is_here.load(SeqCst))
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
@@ -147,7 +152,11 @@ impl Transport for WorldTransport {
         };
         self.world.opened.fetch_add(1, SeqCst);
         let fuse = self.world.fuses.lock().unwrap().pop();
-        let cut = Arc::new(Cut { fuse: AtomicI64::new(fuse.unwrap_or(i64::MAX)), wakers: Mutex::default() });
+        let cut = Arc::new(Cut {
+            fuse: AtomicI64::new(fuse.unwrap_or(i64::MAX)),
+            wakers: Mutex::default(),
+            bytes: Arc::clone(&self.world.bytes),
+        });
         self.world.cuts.lock().unwrap().push(Arc::clone(&cut));
         let Duplex { stdin, stdout, running, .. } = duplex;
         let (stdin, stdout) =
@@ -173,6 +182,7 @@ impl farcell::Running for Kept {
 struct Cut {
     fuse: AtomicI64,
     wakers: Mutex<Vec<Waker>>,
+    bytes: Arc<AtomicI64>,
 }
 
 impl Cut {
@@ -194,8 +204,9 @@ impl Cut {
     }
 
     fn passed(&self, bytes: usize) {
-        let left = self.fuse.fetch_sub(i64::try_from(bytes).unwrap(), SeqCst);
-        if left <= i64::try_from(bytes).unwrap() {
+        let bytes = i64::try_from(bytes).unwrap();
+        self.bytes.fetch_add(bytes, SeqCst);
+        if self.fuse.fetch_sub(bytes, SeqCst) <= bytes {
             self.cut();
         }
     }
