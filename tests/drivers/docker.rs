@@ -1,5 +1,6 @@
 //! The suite in a container.
 
+use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
@@ -23,7 +24,10 @@ fn start() -> Option<(Child, String)> {
             std::env::var("CI").as_deref() != Ok("true"),
             "no image could be built: is dockerd running? `fixtures/setup docker` starts it"
         );
-        eprintln!("SKIPPED: docker: no image could be built; `fixtures/setup docker` starts an engine");
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED docker: no image could be built; `fixtures/setup docker` starts an engine"
+        );
         return None;
     }
     let image = String::from_utf8(built.stdout).unwrap().trim().to_owned();

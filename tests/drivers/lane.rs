@@ -1,23 +1,30 @@
-//! What no other driver than `stdio:` has: cells that go past the supervisor, and those that only begin to.
+//! What only drivers of this machine have: cells that go from the host to the interpreter, and those that only begin to.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use farcell::{NoEvents, State, Status};
+use farcell::{LinkChoice, NoEvents, Session, State, Status};
 use farcell_conformance::Subject;
 use libtest_mimic::Trial;
 
 use crate::trial;
+use crate::wrapped::World;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("stdio::lane::a_thousand_mixed_cells", mixed_cells),
-        trial("stdio::lane::cells_that_are_given_up_disturb_nobody", given_up_cells),
+        trial("stdio::lane::a_thousand_mixed_cells", || mixed_cells("stdio:")),
+        trial("local::lane::a_thousand_mixed_cells", || mixed_cells("local:")),
+        trial("stdio::lane::cells_that_are_given_up_disturb_nobody", || given_up_cells("stdio:")),
+        trial("local::lane::cells_that_are_given_up_disturb_nobody", || given_up_cells("local:")),
+        trial("local::lane::a_quick_cell_needs_no_courier", no_courier),
+        trial("local::lane::a_death_in_it_is_a_reply", deaths),
         trial("stdio::lane::a_cell_that_writes_into_it_hurts_only_itself", meddling_cell),
     ]
 }
 
-async fn mixed_cells() {
-    let subject = Subject::new(farcell::drivers(), "stdio:".parse().unwrap());
+async fn mixed_cells(target: &str) {
+    let subject = Subject::new(farcell::drivers(), target.parse().unwrap());
     let session = subject.session("lane");
     session.run(&"import os, time; n = 0".into(), &NoEvents).await.unwrap();
     for n in 1..=1000_u64 {
@@ -54,8 +61,8 @@ async fn meddling_cell() {
     subject.clean_up().await;
 }
 
-async fn given_up_cells() {
-    let subject = Subject::new(farcell::drivers(), "stdio:".parse().unwrap());
+async fn given_up_cells(target: &str) {
+    let subject = Subject::new(farcell::drivers(), target.parse().unwrap());
     let session = subject.session("lane");
     session.run(&"import time; n = 0".into(), &NoEvents).await.unwrap();
     for n in 1..=200_u64 {
@@ -80,4 +87,45 @@ async fn given_up_cells() {
     let reply = session.run(&"6 * 7".into(), &NoEvents).await.unwrap();
     assert_eq!((reply.status, reply.kernel.state), (Status::Ok, State::Kept), "{reply:#?}");
     subject.clean_up().await;
+}
+
+/// Has a kernel whose next quick cell takes the lane.
+async fn warmed_up(subject: &Subject) -> Session {
+    let session = subject.session("lane");
+    for code in ["import os; x = 0", "None", "None"] {
+        session.run(&code.into(), &NoEvents).await.unwrap();
+    }
+    session
+}
+
+async fn no_courier() {
+    let world = Arc::new(World::default());
+    world.is_here.store(true, SeqCst);
+    let subject = Subject::new(world.drivers(LinkChoice::Best), "local:".parse().unwrap());
+    let session = warmed_up(&subject).await;
+    let mut direct = 0;
+    for n in 1..=200_u64 {
+        let before = world.passed.load(SeqCst);
+        let reply = session.run(&"x += 1; x".into(), &NoEvents).await.unwrap();
+        let value = reply.result.as_ref().and_then(|bundle| bundle.get("text/plain")).unwrap();
+        assert_eq!(value.as_str(), Some(n.to_string().as_str()), "{reply:#?}");
+        direct += u64::from(world.passed.load(SeqCst) == before);
+    }
+    // On a busy machine some of them take too long.
+    assert!(direct >= 20, "{direct} of 200 cells did without a courier");
+    subject.clean_up().await;
+}
+
+async fn deaths() {
+    for code in
+        ["os._exit(3)", "os.kill(os.getpid(), 9)", "os.kill(os.getppid(), 9); import time; time.sleep(9)"]
+    {
+        let subject = Subject::new(farcell::drivers(), "local:".parse().unwrap());
+        let session = warmed_up(&subject).await;
+        let reply = session.run(&code.into(), &NoEvents).await.unwrap();
+        assert_eq!(reply.status, Status::Died, "{reply:#?}");
+        let reply = session.run(&"6 * 7".into(), &NoEvents).await.unwrap();
+        assert_eq!(reply.status, Status::Ok, "{reply:#?}");
+        subject.clean_up().await;
+    }
 }

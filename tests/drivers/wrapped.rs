@@ -19,6 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct World {
     /// What the transport says that it can do, if not what the real one says.
     pub(crate) capabilities: Mutex<Option<Capabilities>>,
+    /// Cells may go past the transport where they can.
+    pub(crate) is_here: AtomicBool,
     /// Streams are refused.
     pub(crate) refuses: AtomicBool,
     /// Nothing gets through: streams are refused, and commands fail before they begin.
@@ -125,7 +127,8 @@ impl Transport for WorldTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.world.capabilities.lock().unwrap().unwrap_or_else(|| self.inner.capabilities())
+        let stated = *self.world.capabilities.lock().unwrap();
+        stated.unwrap_or_else(|| self.inner.capabilities()).is_here(self.world.is_here.load(SeqCst))
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {

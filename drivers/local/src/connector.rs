@@ -105,7 +105,8 @@ impl Transport for LocalTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new().tells_signals(matches!(self.way, Way::Shell)).opens(true)
+        let is_here = matches!(self.way, Way::Shell);
+        Capabilities::new().tells_signals(is_here).opens(true).is_here(is_here)
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {

@@ -3,6 +3,8 @@
 mod bounds;
 mod drive;
 mod kernel;
+mod lane;
+mod page;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,17 +15,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use self::kernel::FileCellKernel;
+use self::lane::Lane;
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::CellNumber;
 use crate::kernel::{Diagnosis, Driver, Identity, Kernel, KernelSpec, Started};
 use crate::link::{self, Call, ExecLink, Link, StreamLink};
 use crate::target::Target;
 use crate::transfer::{FileSite, ProgressSink, TransferOptions, Transferred};
-use crate::transport::Transport;
+use crate::transport::{Capabilities, Transport};
 use crate::wire::message::{KernelRecord, Operation, Probe, Spawned};
 
 /// How long opening a transport may take.
@@ -97,6 +100,8 @@ struct Site {
     dir: Option<String>,
     python: Option<String>,
     cwd: Option<String>,
+    /// Cells may take the lane of their kernel.
+    has_lanes: bool,
 }
 
 impl Site {
@@ -127,12 +132,14 @@ pub struct FileCellDriver<C> {
     connector: C,
     links: LinkChoice,
     sites: Mutex<HashMap<Target, Arc<OnceCell<Arc<Site>>>>>,
+    lanes: Arc<Semaphore>,
 }
 
 impl<C: Connector> FileCellDriver<C> {
     /// A driver for the targets of `connector`.
     pub fn new(connector: C) -> Self {
-        FileCellDriver { connector, links: LinkChoice::default(), sites: Mutex::default() }
+        let lanes = Arc::new(Semaphore::new(lane::MOST));
+        FileCellDriver { connector, links: LinkChoice::default(), sites: Mutex::default(), lanes }
     }
 
     /// Chooses how steps get to the targets.
@@ -154,7 +161,8 @@ impl<C: Connector> FileCellDriver<C> {
                     let message = format!("no connection within {} seconds", CONNECT.as_secs());
                     Error::new(ErrorKind::Transport, message).on(target).at(Step::Connect)
                 })??;
-                let opens = transport.capabilities().opens;
+                let Capabilities { opens, is_here, .. } = transport.capabilities();
+                let has_lanes = is_here && self.links == LinkChoice::Best;
                 let link: Arc<dyn Link> = match self.links {
                     LinkChoice::Best if opens => Arc::new(StreamLink::new(transport)),
                     _ => {
@@ -162,10 +170,16 @@ impl<C: Connector> FileCellDriver<C> {
                         Arc::new(ExecLink::new(transport))
                     }
                 };
-                Ok::<_, Error>(Arc::new(Site { link, dir, python, cwd }))
+                Ok::<_, Error>(Arc::new(Site { link, dir, python, cwd, has_lanes }))
             })
             .await?;
         Ok(Arc::clone(site))
+    }
+
+    /// The ways to a kernel.
+    fn ways(&self, site: &Site, record: &KernelRecord) -> (Arc<dyn Link>, Option<Lane>) {
+        let lane = site.has_lanes.then(|| Lane::new(&record.dir, Arc::clone(&self.lanes)));
+        (Arc::clone(&site.link), lane)
     }
 
     async fn ask<T: for<'de> Deserialize<'de>>(
@@ -232,7 +246,7 @@ impl<C: Connector> Driver for FileCellDriver<C> {
         };
         tracing::debug!(kernel = %spawned.kernel.id, reused, "kernel ready");
         let kernel = FileCellKernel::new(
-            Arc::clone(&site.link),
+            self.ways(&site, &spawned.kernel),
             spec.identity(),
             spawned.kernel,
             spec.grace,
@@ -249,7 +263,7 @@ impl<C: Connector> Driver for FileCellDriver<C> {
     ) -> Result<Option<Arc<dyn Kernel>>> {
         let site = self.site(&identity.target).await?;
         let kernel = FileCellKernel::new(
-            Arc::clone(&site.link),
+            self.ways(&site, record),
             identity.clone(),
             record.clone(),
             kernel::DEFAULT_GRACE,

@@ -11,6 +11,7 @@ mod event;
 mod filecell;
 mod id;
 pub mod kernel;
+pub mod lane;
 pub mod link;
 mod quote;
 mod registry;

@@ -93,12 +93,14 @@ pub struct Capabilities {
     pub tells_signals: bool,
     /// It can keep a command open ([`Transport::open`]).
     pub opens: bool,
+    /// Its commands see the files and processes that this process sees, under the same names and numbers.
+    pub is_here: bool,
 }
 
 impl Capabilities {
     /// What every transport can do: run commands to their end, any number at once.
     pub const fn new() -> Self {
-        Capabilities { channels: None, tells_signals: false, opens: false }
+        Capabilities { channels: None, tells_signals: false, opens: false, is_here: false }
     }
 
     /// At most so many commands at the same time.
@@ -117,6 +119,12 @@ impl Capabilities {
     #[must_use]
     pub const fn opens(self, opens: bool) -> Self {
         Capabilities { opens, ..self }
+    }
+
+    /// Whether its commands see the files and processes that this process sees.
+    #[must_use]
+    pub const fn is_here(self, is_here: bool) -> Self {
+        Capabilities { is_here, ..self }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use farcell_core::cell::millis;
+use farcell_core::lane::Told;
 use farcell_core::link::read_answer;
 use farcell_core::runner::{no_python, runner};
 use farcell_core::wire::answer::{self, Answer};
@@ -20,7 +21,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
 
-use super::lane::Told;
 use crate::env::kernel_environment;
 use crate::process::{self, Group};
 

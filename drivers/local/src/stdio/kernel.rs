@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use farcell_core::cell::clamped;
 use farcell_core::kernel::{Chunk, Identity};
+use farcell_core::lane::{PATIENCE, Told};
 use farcell_core::link::read_answer;
 use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
 use farcell_core::{
@@ -19,7 +20,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use super::channel::{Channel, Heard};
-use super::lane::{Lane, PATIENCE, Passage, Share, Told};
+use super::lane::{Lane, Passage, Share};
 use super::request;
 use super::tail::Tail;
 use crate::process::kill_exact;

@@ -1,37 +1,21 @@
 //! The lane: a short way to the interpreter, past a supervisor that sleeps. One cell at a time takes it, and only while nothing else is under way.
 
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use farcell_core::lane::{FRAME_MAX, Told};
 use farcell_core::wire::frame;
 use farcell_core::wire::message::RawReply;
 use farcell_core::{Cell, CellId, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
-use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
+use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use super::channel::Channel;
 use super::request;
-
-/// A write of so many bytes comes whole or not at all (`PIPE_BUF`).
-const FRAME_MAX: usize = 4096;
-/// How long the lane is waited for before the supervisor is to look after the cell.
-pub(super) const PATIENCE: Duration = Duration::from_millis(2);
-
-/// What the supervisor tells of its lane.
-#[derive(Debug, Deserialize)]
-pub(super) struct Told {
-    pid: i64,
-    request: i32,
-    reply: i32,
-    inodes: [u64; 2],
-}
 
 /// Who may go: everything that the supervisor hears of shares it, a cell in the lane has it alone.
 #[derive(Debug)]
@@ -127,13 +111,7 @@ impl Lane {
 
 impl Pipes {
     fn open(told: &Told) -> std::io::Result<Self> {
-        let path = |fd: i32| format!("/proc/{}/fd/{fd}", told.pid);
-        let send = OpenOptions::new().open_sender(path(told.request))?;
-        let hear = OpenOptions::new().open_receiver(path(told.reply))?;
-        // In another pid namespace than the supervisor's, its pid is somebody else's here.
-        if [inode(&send)?, inode(&hear)?] != told.inodes {
-            return Err(std::io::Error::other("these are not the kernel's pipes"));
-        }
+        let (send, hear) = told.open()?;
         let hear = Hear { pipe: hear, buffer: BytesMut::with_capacity(2 * FRAME_MAX) };
         Ok(Pipes { send, seq: 0, hear: AsyncMutex::new(hear) })
     }
@@ -173,10 +151,6 @@ impl Hear {
             }
         }
     }
-}
-
-fn inode(end: &impl AsFd) -> std::io::Result<u64> {
-    Ok(File::from(end.as_fd().try_clone_to_owned()?).metadata()?.ino())
 }
 
 impl Ends {

@@ -2,7 +2,7 @@
 
 import time
 
-from . import lane_page as page, output, reply
+from . import lane_page as page, osdep, output, reply
 from .cell import Cell
 from .reply import Outcome
 
@@ -124,16 +124,27 @@ class Adoption(object):
         if not self._port.waiting():
             lane.unbar()
             return True
-        if not lane.bar():
-            self._loop.at("lane", time.monotonic() + _TAKING_LOOK, _look_again)
-            return False
-        self.look()
-        if self.running is None and lane.words[page.SEQ] != lane.words[page.PUT]:
+        is_barred = lane.bar()
+        if is_barred:
+            self.look()
+            if self.running is not None:
+                return False
             # One that was put before has its turn before.
-            untaken = lane.steal()
+            untaken = lane.steal() if lane.words[page.SEQ] != lane.words[page.PUT] else None
             if untaken is not None:
                 self._port.untaken(untaken)
-        return self.running is None
+                return True
+        if not is_barred or self._is_on_its_way():
+            self._loop.at("lane", time.monotonic() + _TAKING_LOOK, _look_again)
+            return False
+        return True
+
+    def _is_on_its_way(self):
+        """Whether the interpreter has taken something since the bar, and gives it back (`q`): it says so before it stops saying that it takes."""
+        current = self.generations.current
+        if current is None:
+            return False
+        return self._lane.words[page.STATE] == page.TAKING or osdep.bytes_available(current.out_fd) > 0
 
     def _of_lane(self, kind, payload):
         """Obey a frame of the interpreter's that only a shared lane brings: False for any other."""

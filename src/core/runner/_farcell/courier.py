@@ -12,6 +12,8 @@ SILENCE = 120.0  # then the host is gone without a word
 CALL_MAX = 512 << 20
 # Longer calls are taken apart by a helper: JSON of that size would hold up the others.
 LONG = 256 << 10
+# Small at first: a large buffer is mapped and given back for each call.
+_READ_SMALL, _READ_LARGE = 4096, 1 << 17
 _LONG_SECONDS = 60.0
 _FAILURES = 100  # in a row
 _HELPED = frozenset(("spawn", "control", "list", "sweep", "cool", "remove", "doctor"))
@@ -31,6 +33,7 @@ class Courier(object):
         self._due = None  # type: object
         self._ended = False
         self._heard = time.monotonic()
+        self._read_size = _READ_SMALL
         self.attendance = attended.Attendance(self.loop)
         self.sender = channel.Sender(self.loop, 1, self._end)
         self._pool = helpers.Pool(self.loop, self._duty)
@@ -72,8 +75,9 @@ class Courier(object):
 
     def _readable(self, _events):
         self._heard = time.monotonic()
-        data = loop.read_some(0, 1 << 17)
+        data = loop.read_some(0, self._read_size)
         if data:
+            self._read_size = _READ_SMALL if len(data) < _READ_SMALL else _READ_LARGE
             self._feed(data)
         elif data is not None:
             self._end()

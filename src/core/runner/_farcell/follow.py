@@ -108,25 +108,31 @@ class Follow(watch.Watch):
 
     def news(self):
         """Something may have happened to the cell."""
-        if self.cell is not None:
-            return
-        raw = files.read_bytes(self.res)
-        if raw is not None:
-            self.raw = raw
-            quiet = raw.endswith(_NO_DISPLAYS) and raw.find(_EMPTY, 0, 64) >= 0 and raw.rfind(_QUIET) >= 0
-            if raw.rfind(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
-                self.kernel.replies[self.number] = not quiet
-            if quiet and self.tape is not None:
-                self.tape.close()
-                self.tape = self.call.source = None
-            self._finish(cellfiles.Cell(self.number, "settled"))
+        if self.cell is not None or self._has_settled():
             return
         if self.tape is not None and self.tape.more():
             self.courier.sender.enlist(self.call)
             return
         cell = self._fate()
-        if cell.fate == "unknown":
+        if cell.fate == "settled":
+            self._has_settled()  # the reply was in the lane's page alone, and is in its file now
+        elif cell.fate == "unknown":
             self._finish(cell)
+
+    def _has_settled(self):
+        """Whether the reply is in its file; if so, it is on its way."""
+        raw = files.read_bytes(self.res)
+        if raw is None:
+            return False
+        self.raw = raw
+        quiet = raw.endswith(_NO_DISPLAYS) and raw.find(_EMPTY, 0, 64) >= 0 and raw.rfind(_QUIET) >= 0
+        if raw.rfind(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
+            self.kernel.replies[self.number] = not quiet
+        if quiet and self.tape is not None:
+            self.tape.close()
+            self.tape = self.call.source = None
+        self._finish(cellfiles.Cell(self.number, "settled"))
+        return True
 
     def _fate(self):
         """The cell as it is now. One of which the lane's page knows more, that only others can tell, is as good as waiting."""

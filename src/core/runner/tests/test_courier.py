@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from tests import link_harness as harness
 from tests.courier_kit import Stream, StreamTest
 from tests.link_harness import text_of, until
+from _farcell import attended, files, lane, lane_client, lane_page
 
 WINDOW = 1 << 20
 
@@ -220,6 +221,27 @@ class Cells(StreamTest):
         mine = [kind for kind, number, _size in stream.frames if number == large]
         self.assertEqual(mine, [b"j"] * (len(mine) - 1) + [b"J"])
         self.assertLess(stream.frames.index(next(frame for frame in stream.frames if frame[1] == small)), len(stream.frames) - 5)
+
+
+    @unittest.skipUnless(lane.possible(), "there are no lanes here")
+    def test_a_reply_that_is_only_in_the_page_of_the_lane_answers_a_wait_at_once(self):
+        """Whoever has put the cell there needs no courier, and leaves it to one: nobody rings a bell in files for it."""
+        directory = self.kernel()["dir"]
+        stream = self.stream()
+        stream.value(directory, "None")
+        ours = lane_client.Lane.open(directory, files.read_json(os.path.join(directory, "kernel.json")))
+        self.addCleanup(ours.close)
+        for _ in range(3):
+            request = self.far.cell("1 + 1")
+            until(lambda: ours.offer(request), what="a free lane")
+            number = ours.number
+            until(lambda: ours._words[lane_page.REPLY] == number, what="a reply")
+            ours.number = 0
+            ours._unlock()
+            began = time.monotonic()
+            answer = stream.ok("wait", dir=directory, id=request["id"], number=number, wait={"hold_ms": 25000, "tell": False}, ack=[])
+            self.assertEqual((answer["fate"], answer["reply"]["result"]), ("settled", {"text/plain": "2"}))
+            self.assertLess(time.monotonic() - began, attended.LOOK_EVERY / 2)
 
 
 class Floods(StreamTest):

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::bounds::{Bounds, HOLD, not_answering};
 use super::kernel::FileCellKernel;
+use super::lane::{Came, Handed, Lane};
 use crate::cell::{Cell, clamped, millis};
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::event::{Event, EventSink, RecordEvents};
@@ -13,7 +14,7 @@ use crate::id::{CellId, CellNumber};
 use crate::kernel::{Fetched, Kernel as _, Which};
 use crate::reply::{CellInfo, ErrorInfo, Reply, State, Status, TroubleKind};
 use crate::retry::Pauses;
-use crate::wire::message::{Fate, Operation, Progress, Request, Watch};
+use crate::wire::message::{Fate, Operation, Progress, RawReply, Request, Watch};
 use crate::wire::record::Pieces;
 
 /// What a step may take beyond its hold: sending, starting Python, coming back.
@@ -32,6 +33,8 @@ pub(super) struct Drive<'a> {
     /// A step has been sent that may have arrived.
     sent: bool,
     told: Told,
+    /// The cell was in the lane, and comes out of it in these moments.
+    handed: Option<Handed>,
 }
 
 /// What the user has been told already.
@@ -60,6 +63,7 @@ impl<'a> Drive<'a> {
             pauses: Pauses::new(),
             sent: false,
             told: Told::default(),
+            handed: None,
         }
     }
 
@@ -70,7 +74,19 @@ impl<'a> Drive<'a> {
         let mut bounds = Bounds::new(cell, self.kernel.grace);
         let ack = self.kernel.take_delivered();
         self.events.event(Event::Sent { id: id.clone() });
+        if let Some(passage) = self.kernel.lane.as_ref().and_then(|lane| lane.enter(&request, &ack)) {
+            self.sent = true;
+            self.accept(passage.number());
+            match passage.came().await {
+                Came::Reply(reply) => return Ok(self.complete(*reply)),
+                Came::Files(handed) => self.handed = handed,
+            }
+        }
+        let turn = self.kernel.lane.as_ref().map(Lane::by_link);
         let outcome = self.follow(&id, &request, &mut bounds, &ack).await;
+        if let (Some(turn), Ok(reply)) = (turn, &outcome) {
+            turn.end(reply);
+        }
         if self.number.is_none() {
             // It may not have arrived, and so neither may what it was to acknowledge.
             self.kernel.add_delivered(ack);
@@ -177,6 +193,8 @@ impl<'a> Drive<'a> {
         let id = CellId::random()?;
         let request = cell.to_request(id.clone());
         let give_up = Instant::now() + MARGIN;
+        // Nobody waits for its reply, so it counts as given up.
+        let _turn = self.kernel.lane.as_ref().map(Lane::by_link);
         let ack = self.kernel.take_delivered();
         loop {
             let operation = self.next_operation(&id, &request, self.watch(Duration::ZERO), &ack);
@@ -289,10 +307,7 @@ impl<'a> Drive<'a> {
         let progress: Progress = answer.read(&self.kernel.identity.target)?;
         self.offset = self.offset.max(progress.offset);
         if let Some(number) = progress.number {
-            self.number = Some(number);
-            if !std::mem::replace(&mut self.told.accepted, true) {
-                self.events.event(Event::Accepted { number });
-            }
+            self.accept(number);
         }
         Ok(Stepped::Progress(Box::new(progress)))
     }
@@ -320,12 +335,23 @@ impl<'a> Drive<'a> {
         }
     }
 
+    fn accept(&mut self, number: CellNumber) {
+        self.number = Some(number);
+        if !std::mem::replace(&mut self.told.accepted, true) {
+            self.events.event(Event::Accepted { number });
+        }
+    }
+
     fn settled(&mut self, progress: Progress) -> Result<Reply> {
-        self.records.finish(self.events);
         let reply = progress
             .reply
             .ok_or_else(|| Error::new(ErrorKind::Protocol, "a settled cell came without its reply"))?;
-        Ok(self.kernel.identity.complete(reply))
+        Ok(self.complete(reply))
+    }
+
+    fn complete(&mut self, reply: RawReply) -> Reply {
+        self.records.finish(self.events);
+        self.kernel.identity.complete(reply)
     }
 
     fn unknown(&self, which: &Which) -> Error {

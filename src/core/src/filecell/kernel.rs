@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::QUESTION;
 use super::drive::Drive;
+use super::lane::Lane;
 use crate::cell::{Cell, millis};
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::event::EventSink;
@@ -26,6 +27,8 @@ pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct FileCellKernel {
     pub(super) link: Arc<dyn Link>,
+    /// The short way, where the kernel is on this machine.
+    pub(super) lane: Option<Lane>,
     pub(super) identity: Identity,
     pub(super) grace: Duration,
     record: KernelRecord,
@@ -35,13 +38,13 @@ pub(super) struct FileCellKernel {
 
 impl FileCellKernel {
     pub(super) fn new(
-        link: Arc<dyn Link>,
+        (link, lane): (Arc<dyn Link>, Option<Lane>),
         identity: Identity,
         record: KernelRecord,
         grace: Duration,
         delivered: Vec<CellNumber>,
     ) -> Self {
-        FileCellKernel { link, identity, grace, record, delivered: Mutex::new(delivered) }
+        FileCellKernel { link, lane, identity, grace, record, delivered: Mutex::new(delivered) }
     }
 
     pub(super) fn id(&self) -> KernelId {
