@@ -4,6 +4,7 @@
 mod falling_back;
 mod lane;
 mod mixed;
+mod pool;
 mod ssh;
 mod wrapped;
 
@@ -72,7 +73,7 @@ fn main() {
             }));
         }
     }
-    trials.extend(lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()));
+    trials.extend(lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()).chain(pool::trials()));
     libtest_mimic::run(&arguments, trials).exit();
 }
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from . import osdep, reply, shared_lane
+from . import files, osdep, reply, shared_lane
 from .cell import VERSION
 from .child import Interpreter
 from .conductor import Conductor
@@ -253,7 +253,7 @@ def main_detached(directory):
     """A kernel in a directory: the spec is on fd 0, one line on fd 1 says whether it stands."""
     try:
         spec = _read_spec()
-        _lock(directory)
+        hold(directory)
         started = begin(spec, lambda log: FilePort(directory, spec, log), _log_in(directory))
         _check_record(directory)
     except Exception as error:
@@ -268,12 +268,35 @@ def main_detached(directory):
 def main_forked(directory, spec, answer_fd, start_lock):
     # type: (str, dict, int, int) -> None
     """The same in a fork of a zygote, which has nothing but our own files open, and /dev/null as its standard descriptors."""
-    try:
-        _lock(directory)
+    def prepare():
+        hold(directory)
         # As early as can be: what either of us writes to from here on is not copied for the other one, too.
         lane = shared_lane.make(directory)
-        first = first_interpreter(spec, lane)
-        started = begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first)
+        return lane, first_interpreter(spec, lane), "forked from a zygote"
+    _main_warm(directory, spec, answer_fd, start_lock, prepare)
+
+
+def main_taken(folder, directory, spec, answer_fd, start_lock, lane, first):
+    # type: (str, str, dict, int, int, object, object) -> None
+    """The same for a kernel that stood ready in `folder`, with a lane and an interpreter."""
+    def prepare():
+        # Its files and its lock come with it. It replaces the directory that our caller has made only if nothing else is in that.
+        try:
+            os.rename(os.path.join(directory, files.START_LOCK), os.path.join(folder, files.START_LOCK))
+            os.rename(folder, directory)
+        except OSError:
+            files.remove_tree(folder)
+            raise
+        if lane is not None:
+            lane.moved(directory)
+        return lane, first, "taken from the pool of a zygote"
+    _main_warm(directory, spec, answer_fd, start_lock, prepare)
+
+
+def _main_warm(directory, spec, answer_fd, start_lock, prepare):
+    try:
+        lane, first, how = prepare()
+        started = begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first, how)
         _check_record(directory)
     except Exception as error:
         _refuse(answer_fd, error)
@@ -288,8 +311,9 @@ def main_forked(directory, spec, answer_fd, start_lock):
     os._exit(0)
 
 
-def _lock(directory):
-    """For life: there is nobody to close it."""
+def hold(directory):
+    # type: (str) -> None
+    """Take its lock, for life: there is nobody to close it."""
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     if not osdep.lock_exclusive(lock, _LOCK_SECONDS):
         raise OSError("another process holds the lock of %s" % directory)
@@ -337,14 +361,13 @@ def main_pipes(header, stdin_fd, stdout_fd):
     os._exit(0)
 
 
-def begin(spec, make_port, log, first=None):
-    # type: (dict, object, Log, object) -> Supervisor
+def begin(spec, make_port, log, first=None, how="started"):
+    # type: (dict, object, Log, object, str) -> Supervisor
     """A supervisor that stands; OSError says why not. `first` is its interpreter if that was forked before."""
     signal.alarm(0)  # the deadline of the command that brought us is not ours
     osdep.restore_dispositions(_IGNORED)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     port = make_port(log)
-    how = "started" if first is None else "forked from a zygote"
     if first is None:
         gc.collect()
         _freeze()  # shared with every interpreter, as long as nobody writes to it
@@ -364,12 +387,18 @@ def begin(spec, make_port, log, first=None):
 def first_interpreter(spec, lane=None):
     # type: (dict, object) -> Interpreter
     """The first one of a kernel; what it takes over from this process is kept for those that follow."""
-    spec["cwd"] = _here()
-    spec["umask"] = os.umask(0o077)
+    settle(spec)
     try:
         return Interpreter.start(spec, spec["id"], 1, lane)
     except OSError as error:
         raise OSError("cannot start an interpreter: %s" % (error.strerror or error).lower())
+
+
+def settle(spec):
+    # type: (dict) -> None
+    """Keep where this process stands for its interpreters."""
+    spec["cwd"] = _here()
+    spec["umask"] = os.umask(0o077)
 
 
 def _freeze():
@@ -402,7 +431,7 @@ def _close_start_lock(directory):
     """Whoever starts kernels takes part in a lock until they stand; ours came as a descriptor."""
     try:
         held = os.fstat(3)
-        lock = os.stat(os.path.join(os.path.dirname(directory), ".starting"))
+        lock = os.stat(os.path.join(os.path.dirname(directory), files.START_LOCK))
         if (held.st_dev, held.st_ino) == (lock.st_dev, lock.st_ino):
             os.close(3)
     except OSError:

@@ -108,6 +108,8 @@ pub struct SpawnSpec {
     pub limits: Limits,
     /// Modules that are imported before its first cell, where a kernel can be forked from a process that has done so.
     pub preload: Vec<String>,
+    /// How many kernels of its kind shall stand ready for others; not given, the number stays as it is.
+    pub pool: Option<u32>,
 }
 
 /// Which expression statements of a cell show their value.

@@ -57,6 +57,7 @@ fn spawn() -> Operation {
         grace_ms: 1,
         limits: Limits::default(),
         preload: Vec::new(),
+        pool: None,
     };
     Operation::Spawn { key: "key".into(), spec }
 }
