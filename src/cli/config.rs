@@ -205,9 +205,10 @@ mod tests {
 
     #[test]
     fn a_target_has_its_own_pool_or_that_of_the_defaults() {
-        let config =
-            load("[defaults]\npool = 2\n[targets.a]\nurl = \"local:\"\n[targets.b]\nurl = \"local:\"\npool = 0\n")
-                .unwrap();
+        let config = load(
+            "[defaults]\npool = 2\n[targets.a]\nurl = \"local:\"\n[targets.b]\nurl = \"local:\"\npool = 0\n",
+        )
+        .unwrap();
         assert_eq!(config.defaults.pool, Some(2));
         assert_eq!((config.targets["a"].pool, config.targets["b"].pool), (None, Some(0)));
         assert!(load("[defaults]\npool = -1\n").is_err());

@@ -73,7 +73,9 @@ fn main() {
             }));
         }
     }
-    trials.extend(lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()).chain(pool::trials()));
+    trials.extend(
+        lane::trials().into_iter().chain(falling_back::trials()).chain(mixed::trials()).chain(pool::trials()),
+    );
     libtest_mimic::run(&arguments, trials).exit();
 }
 

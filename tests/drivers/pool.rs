@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use farcell::{
-    Cell, Driver as _, NoEvents, Registry, RegistryOptions, Session, SessionOptions, State, Status, Target,
-};
+use farcell::{Cell, NoEvents, Registry, RegistryOptions, Session, SessionOptions, State, Status, Target};
 use libtest_mimic::Trial;
 
 use crate::trial;

@@ -3,11 +3,9 @@
 import _signal
 import _socket
 import os
-import select
 import struct
 
-from . import detach, figures, kinds, osdep, shared_lane, strict, supervisor, wire
-from .child import Interpreter
+from . import detach, figures, kinds, osdep, strict, supervisor
 from .fault import Fault
 
 OPTION = "--ready"
@@ -54,31 +52,23 @@ def enter(folder, link, person):
     folder = os.path.join(folder, kinds.READY_PREFIX + str(os.getpid()))
     person.wait(folder)
     os.mkdir(folder, 0o700)
-    supervisor.hold(folder)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # how an interpreter ends counts here
-    lane = shared_lane.make(folder)
-    first = Interpreter.start({}, "", 1, lane, _in_interpreter(person))
+    started, first = supervisor.stand_ready(folder, _in_interpreter(person))
     link.send(b"+")
-    message, fds = _wait(link, first.out_fd)
-    if message is None or len(fds) != 2:
+    supervisor.hold(folder)  # now everybody may know
+    message, fds = _receive(link) if started.wait_for(link.fileno()) else (b"", ())
+    if not message or len(fds) != 2:
         os._exit(0)  # and so the interpreter does
     link.close()
-    _take_over(folder, strict.decode(message), fds, person, lane, first)
+    _take_over(folder, strict.decode(message), fds, person, started, first)
 
 
-def _wait(link, interpreter):
-    """The request that takes us, with its descriptors; (None, ()) at the end of the zygote, or of our interpreter."""
-    poll = select.poll()
-    for fd in (link.fileno(), interpreter):
-        poll.register(fd, select.POLLIN)
-    if any(fd == interpreter for fd, _events in poll.poll()):
-        return None, ()
+def _receive(link):
     message, ancillary, _flags, _address = link.recvmsg(_MESSAGE_MAX, _socket.CMSG_SPACE(_FDS.size), _socket.MSG_CMSG_CLOEXEC)
-    fds = tuple(fd for _level, _kind, numbers in ancillary for fd in struct.unpack("%di" % (len(numbers) // 4), numbers))
-    return message or None, fds
+    return message, tuple(fd for _level, _kind, numbers in ancillary for fd in struct.unpack("%di" % (len(numbers) // 4), numbers))
 
 
-def _take_over(folder, request, fds, person, lane, first):
+def _take_over(folder, request, fds, person, started, first):
     answer, start_lock = fds
     directory, spec = request["directory"], request["spec"]
     spec["env"] = {}  # it is in the environment
@@ -92,9 +82,10 @@ def _take_over(folder, request, fds, person, lane, first):
         os._exit(0)
     os.umask(request["umask"])
     supervisor.settle(spec)
+    os.chdir("/")
     first.name({"kernel": spec["id"], "directory": directory, "cwd": spec["cwd"], "umask": spec["umask"], "environ": request["environ"],
                 "limits": spec.get("limits") or {}})
-    supervisor.main_taken(folder, directory, spec, answer, start_lock, lane, first)
+    supervisor.main_taken(started, folder, directory, spec, answer, start_lock)
 
 
 def _raw(text):

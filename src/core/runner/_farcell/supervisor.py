@@ -17,7 +17,9 @@ from .log import Log
 from .loop import Loop
 from .pipe_port import PipePort
 
+LOG = "runner.log"
 _LOCK_SECONDS = 2.0
+_READY_SECONDS = 1e6  # poll(2) takes no more than the double
 _IGNORED = {getattr(signal, name): _signal.SIG_IGN for name in ("SIGINT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIGTSTP")}
 
 
@@ -32,9 +34,13 @@ class Supervisor(object):
         self._log = log
         self._ended = ""  # why the loop is to be left
         self._parent = os.getppid()
-        self._idle_seconds = spec["idle_ms"] / 1000.0 if spec.get("idle_ms") is not None else None
+        self._read_spec()
         self._record = None  # type: object
         self._conductor = Conductor(spec, port, loop, log, self.write_record, self._touch)
+
+    def _read_spec(self):
+        idle = self._spec.get("idle_ms")
+        self._idle_seconds = idle / 1000.0 if idle is not None else None
 
     def start(self, first):
         # type: (object) -> str
@@ -45,6 +51,23 @@ class Supervisor(object):
             return self._conductor.generations.trouble
         self._touch()
         return ""
+
+    def wait_for(self, fd):
+        # type: (int) -> bool
+        """Stand ready until this descriptor has something; False where anything else happens before: an end, or a signal."""
+        return self._loop.wait_for(fd, _READY_SECONDS)
+
+    def become(self, spec, directory):
+        # type: (dict, str) -> None
+        """Be the kernel of this spec from here on; so far it had none. What it has in files is in `directory` by now."""
+        self._spec.update(spec)
+        self._read_spec()
+        self._port.moved(directory)
+        self._log.moved(os.path.join(directory, LOG))
+        self._conductor.read_spec()
+        self._log("taken from the pool of a zygote")
+        self.write_record()
+        self._touch()
 
     def serve(self):
         # type: () -> None
@@ -122,7 +145,8 @@ class Supervisor(object):
 
     def write_record(self):
         # type: () -> None
-        self._port.write_record(self.record())
+        if self._spec["id"]:
+            self._port.write_record(self.record())
 
     def facts(self):
         # type: () -> dict
@@ -268,18 +292,29 @@ def main_detached(directory):
 def main_forked(directory, spec, answer_fd, start_lock):
     # type: (str, dict, int, int) -> None
     """The same in a fork of a zygote, which has nothing but our own files open, and /dev/null as its standard descriptors."""
-    def prepare():
+    def make():
         hold(directory)
         # As early as can be: what either of us writes to from here on is not copied for the other one, too.
         lane = shared_lane.make(directory)
-        return lane, first_interpreter(spec, lane), "forked from a zygote"
-    _main_warm(directory, spec, answer_fd, start_lock, prepare)
+        first = first_interpreter(spec, lane)
+        return begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first, "forked from a zygote")
+    _main_warm(directory, answer_fd, start_lock, make)
 
 
-def main_taken(folder, directory, spec, answer_fd, start_lock, lane, first):
-    # type: (str, str, dict, int, int, object, object) -> None
-    """The same for a kernel that stood ready in `folder`, with a lane and an interpreter."""
-    def prepare():
+def stand_ready(folder, become):
+    # type: (str, object) -> tuple
+    """A supervisor and its interpreter that are nobody's kernel yet, with all that they need in `folder`; `become` is for the interpreter."""
+    spec = {"id": ""}
+    settle(spec)
+    lane = shared_lane.make(folder)
+    first = Interpreter.start(spec, "", 1, lane, become)
+    return begin(spec, lambda log: FilePort(folder, spec, log, lane), _log_in(folder), first, "stands ready"), first
+
+
+def main_taken(started, folder, directory, spec, answer_fd, start_lock):
+    # type: (Supervisor, str, str, dict, int, int) -> None
+    """The same for one that stood ready in `folder`."""
+    def make():
         # Its files and its lock come with it. It replaces the directory that our caller has made only if nothing else is in that.
         try:
             os.rename(os.path.join(directory, files.START_LOCK), os.path.join(folder, files.START_LOCK))
@@ -287,16 +322,14 @@ def main_taken(folder, directory, spec, answer_fd, start_lock, lane, first):
         except OSError:
             files.remove_tree(folder)
             raise
-        if lane is not None:
-            lane.moved(directory)
-        return lane, first, "taken from the pool of a zygote"
-    _main_warm(directory, spec, answer_fd, start_lock, prepare)
+        started.become(spec, directory)
+        return started
+    _main_warm(directory, answer_fd, start_lock, make)
 
 
-def _main_warm(directory, spec, answer_fd, start_lock, prepare):
+def _main_warm(directory, answer_fd, start_lock, make):
     try:
-        lane, first, how = prepare()
-        started = begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first, how)
+        started = make()
         _check_record(directory)
     except Exception as error:
         _refuse(answer_fd, error)
@@ -320,7 +353,7 @@ def hold(directory):
 
 
 def _log_in(directory):
-    return Log(os.path.join(directory, "runner.log"))
+    return Log(os.path.join(directory, LOG))
 
 
 def _check_record(directory):

@@ -98,6 +98,9 @@ class Zygote(object):
                 now = time.monotonic()
                 asked = [fd for fd, _events in spoken if not self._pool.holds(fd)]
                 for fd, _events in spoken:
+                    if self._pool.holds(fd):  # first, so that who is ready can be given out
+                        self._pool.hear(fd)
+                for fd in asked:
                     self._serve(fd)
                 if not asked and self._pool.is_due():
                     self._refill()
@@ -113,13 +116,9 @@ class Zygote(object):
         self._remove()
 
     def _serve(self, fd):
-        if self._pool.holds(fd):
-            self._pool.hear(fd)
-        elif fd in self._askers:
+        if fd != LISTENER_FD:
             if self._hear(self._askers[fd]):
                 self._dismiss(fd)
-        elif fd != LISTENER_FD:
-            pass  # of the pool, and gone since
         elif _stamps(self._watched) != self._installed:
             self._begin_anew()
         else:
