@@ -442,7 +442,10 @@ impl Follow {
                         self.records.emit(vec![record], events);
                     }
                 }
-                Some(Heard::Reply(raw)) => {
+                Some(Heard::Reply(mut raw)) => {
+                    if raw.gathered {
+                        (raw.stdout, raw.stderr, _) = self.seen.take();
+                    }
                     // A cell that is over within a moment is told by its reply alone.
                     self.accept(raw.cell.number, events);
                     self.records.finish(events);

@@ -8,6 +8,7 @@ class Port(object):
     wake = ""  # how requests make themselves known
     has_host = False  # whether a host started us and has to be there for us to live
     congested = False  # the host takes no more output for now
+    gathers = False  # the host puts output together by itself
     lane = None  # type: object
 
     def open(self, loop, kernel):

@@ -374,7 +374,7 @@ def main_pipes(header, stdin_fd, stdout_fd):
     # type: (dict, int, int) -> None
     """A kernel on two pipes, for the host that started us."""
     nonce = header["nonce"].encode("ascii")
-    spec = dict(header["spec"], key=header.get("key"), base=header.get("base"), runner=header.get("runner"))
+    spec = dict(header["spec"], key=header.get("key"), base=header.get("base"), runner=header.get("runner"), gather=header.get("gather"))
     # Numbers of their own, so that 0 and 1 can be what every program expects there.
     stdin_fd, stdout_fd = os.dup(stdin_fd), os.dup(stdout_fd)
     osdep.null_on((0, 1))

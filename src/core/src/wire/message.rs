@@ -367,6 +367,9 @@ pub struct RawReply {
     pub status: Status,
     pub stdout: String,
     pub stderr: String,
+    /// Both are left out: they are what the cell's output records hold.
+    #[serde(default)]
+    pub gathered: bool,
     #[serde(default)]
     pub result: Option<MimeBundle>,
     #[serde(default)]
