@@ -6,7 +6,6 @@ mod channel;
 mod kernel;
 mod lane;
 mod request;
-mod tail;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};

@@ -18,6 +18,7 @@ mod reply;
 mod retry;
 pub mod runner;
 mod session;
+mod tail;
 mod target;
 mod transport;
 pub mod wire;
@@ -40,6 +41,7 @@ pub use crate::reply::{
 };
 pub use crate::retry::Pauses;
 pub use crate::session::{Session, Submitted};
+pub use crate::tail::Tail;
 pub use crate::target::{Options, Target};
 pub use crate::transport::{
     Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash, remote,

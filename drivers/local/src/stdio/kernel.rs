@@ -12,7 +12,7 @@ use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
 use farcell_core::{
     Action, Cell, CellId, CellInfo, CellNumber, Control, Error, ErrorInfo, ErrorKind, Event, EventSink,
     Fetched, Instant, Kernel, KernelId, KernelInfo, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result,
-    State, Status, Step, TroubleKind, Which,
+    State, Status, Step, Tail, TroubleKind, Which,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use super::channel::{Channel, Heard};
 use super::lane::{Lane, PATIENCE, Passage, Share, Told};
 use super::request;
-use super::tail::Tail;
 use crate::process::kill_exact;
 
 /// How long a question may take.

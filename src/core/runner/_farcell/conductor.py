@@ -382,7 +382,7 @@ class Conductor(Adoption):
         self._settle_again()
 
     def _compose(self, cell, outcome):
-        return reply.build(cell, outcome, self._spec["id"], self.generations.number, self._port.spill(cell.number), self._port.gathers)
+        return reply.build(cell, outcome, self._spec["id"], self.generations.number, self._port.spill(cell.number), self._port.gather_from)
 
     def _settle_again(self):
         cell, composed = self._unsettled

@@ -23,6 +23,8 @@ _DONE_AGE = 600.0
 class FilePort(FileLane):
     """Serves the directory of one kernel; its supervisor is the only one that renames requests and writes replies."""
 
+    gather_from = 64 * 1024
+
     def __init__(self, directory, spec, log, lane=None):
         # type: (str, dict, object, object) -> None
         self._enter(directory)

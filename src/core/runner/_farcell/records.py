@@ -45,6 +45,16 @@ def _whole(data):
     return at
 
 
+def split(data):
+    """Kind and payload of each whole record."""
+    at = 0
+    while at + _RECORD.size <= len(data):
+        kind, length = _RECORD.unpack_from(data, at)
+        at += _RECORD.size + length
+        if at <= len(data):
+            yield kind, data[at - length:at]
+
+
 class Tape(object):
     """A record file that is taken in pieces, cut anywhere; none is begun before it is there wholly, so that all pieces together can be whole records."""
 

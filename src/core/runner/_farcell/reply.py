@@ -4,7 +4,7 @@ import os
 import signal
 import struct
 
-from . import osdep
+from . import files, osdep
 from .frames import HEADER, LONG, pack
 from .strict import decode, encode, quote, quote_ascii, quote_utf8
 
@@ -73,8 +73,7 @@ def _text(value):
 
 # Written out, because a cell of nothing is to cost next to nothing.
 _HEAD = b'{"v":1,"status":"%s","stdout":'
-_GATHERED = b'{"v":1,"status":"%s","gathered":true,"stdout":"","stderr":""'
-_GATHER = 4096  # less output than that is quicker told twice
+_GATHERED = b'{"v":1,"status":"%s"' + files.GATHERED
 _REST = (',"result":%s,"error":%s,"exit_code":%s,"signal":%s,'
          '"output":{"stdout_bytes":%d,"stdout_omitted":%d,"stderr_bytes":%d,"stderr_omitted":%d,"spill":%s},'
          '"tools":{"calls":0,"errors":[]},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
@@ -95,15 +94,15 @@ class Outcome(object):
         self.duration_ms = duration_ms
 
 
-def build(cell, outcome, kernel, generation, spill, gathers=False):
-    # type: (object, Outcome, str, int, str, bool) -> tuple
+def build(cell, outcome, kernel, generation, spill, gather_from=None):
+    # type: (object, Outcome, str, int, str, object) -> tuple
     """(the reply, whether it names `spill`). Displays are JSON already and are put in as they are.
 
-    For a host that `gathers`, output that it has got in records, wholly, is not told once more.
+    With `gather_from`, so much output or more is left to the records, if they hold all of it.
     """
     records, note = cell.records, cell.note
-    gathered = gathers and records is not None and records.is_whole() and cell.stdout.total + cell.stderr.total >= _GATHER
-    gathered = gathered and cell.stdout.is_whole() and cell.stderr.is_whole()
+    gathered = gather_from is not None and cell.stdout.total + cell.stderr.total >= gather_from
+    gathered = gathered and records is not None and records.is_whole() and cell.stdout.is_whole() and cell.stderr.is_whole()
     (stdout, out_omitted), (stderr, err_omitted) = ((b"", 0), (b"", 0)) if gathered else (cell.stdout.text_bytes(), cell.stderr.text_bytes())
     spilled = bool(out_omitted or err_omitted) and records is not None and records.size > 0 and not records.broken
     if records is not None and records.broken:

@@ -160,6 +160,8 @@ pub struct Watch {
     pub lull_ms: u64,
     /// Answer at once if the cell has to wait for others.
     pub tell: bool,
+    /// Output may be left out of the reply if all of it is in the records that come before it.
+    pub gather: bool,
 }
 
 /// What a kernel can be told to do.

@@ -2,25 +2,26 @@
 
 use std::collections::VecDeque;
 
+use crate::event::TextDecoder;
+use crate::reply::OutputInfo;
+use crate::wire::record::{self, Record};
 use bytes::Bytes;
-use farcell_core::wire::record::{self, Record};
-use farcell_core::{OutputInfo, TextDecoder};
 
 /// Head and tail of both streams.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub struct Tail {
     stdout: Clip,
     stderr: Clip,
 }
 
 impl Tail {
     /// Keeps at most `max` bytes of each stream.
-    pub(super) fn new(max: usize) -> Self {
+    pub fn new(max: usize) -> Self {
         Tail { stdout: Clip::new(max), stderr: Clip::new(max) }
     }
 
     /// Takes a record in.
-    pub(super) fn push(&mut self, record: &Record) {
+    pub fn push(&mut self, record: &Record) {
         match record.kind {
             record::STDOUT => self.stdout.push(&record.payload),
             record::STDERR => self.stderr.push(&record.payload),
@@ -29,7 +30,7 @@ impl Tail {
     }
 
     /// Both texts and their counts; nothing is kept.
-    pub(super) fn take(&mut self) -> (String, String, OutputInfo) {
+    pub fn take(&mut self) -> (String, String, OutputInfo) {
         let (stdout, stdout_bytes, stdout_omitted) = self.stdout.take();
         let (stderr, stderr_bytes, stderr_omitted) = self.stderr.take();
         let info = OutputInfo { stdout_bytes, stdout_omitted, stderr_bytes, stderr_omitted, spill: None };
