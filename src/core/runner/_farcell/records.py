@@ -110,6 +110,11 @@ class Tape(object):
         head = os.pread(self._fd, _RECORD.size, self._at)
         return len(head) == _RECORD.size and self._at + _RECORD.size + _RECORD.unpack(head)[1] <= os.fstat(self._fd).st_size
 
+    def size(self):
+        # type: () -> int
+        """How much the file holds that has not been taken."""
+        return os.fstat(self._fd).st_size - self._at if self._fd >= 0 or self._open() else 0
+
     def left(self):
         # type: () -> bool
         """Whether it came to an end before the file did."""
@@ -141,6 +146,9 @@ class Given(object):
 
     def more(self):
         return bool(self._rest)
+
+    def size(self):
+        return len(self._rest)
 
     def stop(self):
         pass
