@@ -96,7 +96,20 @@ pub(crate) struct FarcellSide {
 
 impl FarcellSide {
     pub(crate) fn start(place: &Place, target: &str) -> Done<Self> {
-        let host = Host::new(target, &place.python, place.base.as_deref());
+        Self::with_host(place, Host::new(target, &place.python, place.base.as_deref()))
+    }
+
+    /// The same with a pool of ready kernels, which the other sides do not share: another variable, another kind.
+    pub(crate) fn start_with_pool(place: &Place, target: &str, pool: u32) -> Done<Self> {
+        let host = Host::new(target, &place.python, place.base.as_deref()).map(|mut host| {
+            host.options.pool = Some(pool);
+            host.options.env.insert("LC_FARCELL_COMPARE".to_owned(), "pool".to_owned());
+            host
+        });
+        Self::with_host(place, host)
+    }
+
+    fn with_host(place: &Place, host: crate::Result<Host>) -> Done<Self> {
         let container = match &place.way {
             Way::Docker { container, .. } => Some(container.clone()),
             _ => None,

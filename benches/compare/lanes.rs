@@ -14,6 +14,9 @@ use crate::side::{Done, KernelNumber, Side};
 /// The name of the floor that ratios refer to.
 pub(crate) const FLOOR: &str = "bare pipe (tokio)";
 
+/// The name of farcell with kernels that stand ready.
+const POOLED: &str = "farcell, pool";
+
 /// The peers: what they are called here, what they are called by `--peers`, their adapter and its arguments.
 const PEERS: [(&str, &str, &[&str]); 9] = [
     ("bare pipe (Python)", "bare", &["bare"]),
@@ -54,6 +57,10 @@ impl<'a> Lanes<'a> {
         lanes.join(FLOOR, Floor::start(place).map(|side| Box::new(side) as _), report);
         for (system, target) in place.targets() {
             lanes.join(system, FarcellSide::start(place, &target).map(|side| Box::new(side) as _), report);
+            if let Some(pool) = options.pool.filter(|_| !target.starts_with("stdio:")) {
+                let side = FarcellSide::start_with_pool(place, &target, pool);
+                lanes.join(POOLED, side.map(|side| Box::new(side) as _), report);
+            }
         }
         for (system, name, module) in PEERS {
             if options.wants_peer(name) {

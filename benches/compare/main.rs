@@ -8,6 +8,7 @@
 //! cargo bench --bench compare -- --only warm,spawn  some measures: warm, spawn, output, code, many, rate, flight, crowd
 //! cargo bench --bench compare -- --target ssh       some places: local, ssh, docker, far
 //! cargo bench --bench compare -- --peers execnet,ipykernel
+//! cargo bench --bench compare -- --only spawn --pool 2   and farcell that keeps so many kernels ready on a target
 //! ```
 //!
 //! README.md beside this file tells how it is measured and what each peer cannot do. It installs what it needs (`fixtures/setup`, `prepare.sh`) and says so.

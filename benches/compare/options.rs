@@ -57,6 +57,8 @@ pub(crate) struct Options {
     peers: Vec<String>,
     /// The Python of all sides on this machine: a program itself and not a shim, whose start would cost more than Python's.
     pub(crate) python: String,
+    /// One more side: farcell that keeps so many kernels ready on a target.
+    pub(crate) pool: Option<u32>,
     /// The benchmark started itself to have a fresh process: see `crowd.rs`.
     pub(crate) crowd_of: Option<(usize, usize)>,
 }
@@ -76,6 +78,7 @@ impl Options {
                 "--python" => options.python = value()?,
                 "--only" => options.only = words(&value()?).map(|w| measure(&w)).collect::<Result<_>>()?,
                 "--target" => options.places = words(&value()?).collect(),
+                "--pool" => options.pool = Some(value()?.parse()?),
                 "--peers" => options.peers = words(&value()?).collect(),
                 "--crowd-of" => options.crowd_of = Some((value()?.parse()?, value()?.parse()?)),
                 _ => {

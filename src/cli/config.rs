@@ -64,6 +64,8 @@ pub(crate) struct Defaults {
     pub(crate) idle: Option<Duration>,
     /// Modules that are imported before the first cell of a kernel.
     pub(crate) preload: Vec<String>,
+    /// How many kernels stand ready on a target.
+    pub(crate) pool: Option<u32>,
 }
 
 /// A target under a name of its own, with what its kernels shall be like.
@@ -86,6 +88,9 @@ pub(crate) struct NamedTarget {
     /// Instead of that of the defaults.
     #[serde(default)]
     pub(crate) preload: Option<Vec<String>>,
+    /// Instead of that of the defaults.
+    #[serde(default)]
+    pub(crate) pool: Option<u32>,
 }
 
 impl Ssh {
@@ -196,6 +201,17 @@ mod tests {
         assert_eq!(config.defaults.preload, ["numpy"]);
         assert_eq!(config.targets["a"].preload, None);
         assert_eq!(config.targets["b"].preload, Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_target_has_its_own_pool_or_that_of_the_defaults() {
+        let config = load(
+            "[defaults]\npool = 2\n[targets.a]\nurl = \"local:\"\n[targets.b]\nurl = \"local:\"\npool = 0\n",
+        )
+        .unwrap();
+        assert_eq!(config.defaults.pool, Some(2));
+        assert_eq!((config.targets["a"].pool, config.targets["b"].pool), (None, Some(0)));
+        assert!(load("[defaults]\npool = -1\n").is_err());
     }
 
     #[test]

@@ -79,6 +79,7 @@ impl Context {
         let mut options = SessionOptions {
             idle: defaults.idle,
             preload: defaults.preload.clone(),
+            pool: defaults.pool,
             ..SessionOptions::default()
         };
         if let Some(named) = named {
@@ -91,6 +92,7 @@ impl Context {
             if let Some(preload) = &named.preload {
                 options.preload.clone_from(preload);
             }
+            options.pool = named.pool.or(options.pool);
         }
         if let Some(kernel) = kernel {
             options.python = kernel.python.clone().or(options.python);

@@ -179,11 +179,16 @@ fn findings(facts: &Value, round_trip_ms: f64) -> Vec<Finding> {
         good("logout", "kernels outlive it".to_owned())
     };
     found.push(lasting);
-    found.push(good(
-        "kernels",
-        number("kernels").map_or_else(|| "unknown".to_owned(), |n| format!("{n} there by now")),
-    ));
+    found.push(good("kernels", kernels(number("kernels"), number("ready"))));
     found
+}
+
+fn kernels(there: Option<u64>, ready: Option<u64>) -> String {
+    match (there, ready) {
+        (None, _) => "unknown".to_owned(),
+        (Some(n), None | Some(0)) => format!("{n} there by now"),
+        (Some(n), Some(ready)) => format!("{n} there by now, and {ready} ready to be taken"),
+    }
 }
 
 fn limits(facts: &Value) -> String {

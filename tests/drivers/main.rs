@@ -6,6 +6,7 @@ mod docker;
 mod falling_back;
 mod lane;
 mod mixed;
+mod pool;
 mod ssh;
 mod wrapped;
 
@@ -87,7 +88,8 @@ fn main() {
             .into_iter()
             .chain(falling_back::trials())
             .chain(mixed::trials())
-            .chain(cut_files::trials()),
+            .chain(cut_files::trials())
+            .chain(pool::trials()),
     );
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -6,7 +6,6 @@ mod channel;
 mod kernel;
 mod lane;
 mod request;
-mod tail;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -103,6 +102,7 @@ impl Driver for StdioDriver {
             grace: Duration::from_secs(1),
             limits: farcell_core::Limits::default(),
             preload: Vec::new(),
+            pool: None,
         };
         let kernel = self.spawn(&spec).await?.kernel;
         kernel.probe().await?;

@@ -49,6 +49,8 @@ pub struct KernelSpec {
     pub limits: Limits,
     /// Modules that shall be imported before its first cell.
     pub preload: Vec<String>,
+    /// How many of its kind shall stand ready from now on; `None` leaves that as it is.
+    pub pool: Option<u32>,
 }
 
 impl KernelSpec {
@@ -64,6 +66,7 @@ impl KernelSpec {
             grace_ms: millis(self.grace),
             limits: self.limits.clone(),
             preload: self.preload.clone(),
+            pool: self.pool,
         })
     }
 

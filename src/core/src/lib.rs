@@ -19,6 +19,7 @@ mod reply;
 mod retry;
 pub mod runner;
 mod session;
+mod tail;
 mod target;
 mod transfer;
 mod transport;
@@ -42,6 +43,7 @@ pub use crate::reply::{
 };
 pub use crate::retry::Pauses;
 pub use crate::session::{Session, Submitted};
+pub use crate::tail::Tail;
 pub use crate::target::{Options, Target};
 pub use crate::transfer::{FileSite, ProgressSink, TransferOptions, TransferProgress, Transferred};
 pub use crate::transport::{

@@ -57,6 +57,7 @@ impl Session {
             grace: GRACE,
             limits: options.limits,
             preload: options.preload,
+            pool: options.pool,
         };
         Session { registry, key, spec: Arc::new(spec) }
     }

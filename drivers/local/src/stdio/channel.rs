@@ -239,6 +239,7 @@ fn greeting(
     header.insert("place".into(), json!({ "dir": dir }));
     header.insert("deadline_ms".into(), json!(millis(remaining)));
     header.insert("key".into(), json!(key));
+    header.insert("gather".into(), json!(true));
     header.insert("spec".into(), json!(spec));
     runner().input(nonce, python, header, true)
 }

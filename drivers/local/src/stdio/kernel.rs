@@ -13,7 +13,7 @@ use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
 use farcell_core::{
     Action, Cell, CellId, CellInfo, CellNumber, Control, Error, ErrorInfo, ErrorKind, Event, EventSink,
     Fetched, Instant, Kernel, KernelId, KernelInfo, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result,
-    State, Status, Step, TroubleKind, Which,
+    State, Status, Step, Tail, TroubleKind, Which,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -22,7 +22,6 @@ use tokio::sync::watch;
 use super::channel::{Channel, Heard};
 use super::lane::{Lane, Passage, Share};
 use super::request;
-use super::tail::Tail;
 use crate::process::kill_exact;
 
 /// How long a question may take.
@@ -443,7 +442,10 @@ impl Follow {
                         self.records.emit(vec![record], events);
                     }
                 }
-                Some(Heard::Reply(raw)) => {
+                Some(Heard::Reply(mut raw)) => {
+                    if raw.gathered {
+                        (raw.stdout, raw.stderr, _) = self.seen.take();
+                    }
                     // A cell that is over within a moment is told by its reply alone.
                     self.accept(raw.cell.number, events);
                     self.records.finish(events);

@@ -274,6 +274,21 @@ def acknowledge(directory, numbers, known=None):
             lane_files.acknowledge(directory, number)
 
 
+def is_gathered(raw):
+    """Whether a reply leaves its output to the record file."""
+    return raw.find(files.GATHERED, 0, 64 + len(files.GATHERED)) >= 0
+
+
+def gathered(directory, number, raw):
+    """Such a reply with its output in it, for who does not put it together himself."""
+    from . import records
+    from .strict import quote_utf8
+    data = files.read_bytes(files.cell_path(directory, "out", number)) or b""
+    stdout, stderr = (b"".join(payload for kind, payload in records.split(data) if kind == wanted) for wanted in (b"o", b"e"))
+    before, after = raw.split(files.GATHERED, 1)
+    return b"".join([before, b',"stdout":'] + quote_utf8(stdout) + [b',"stderr":'] + quote_utf8(stderr) + [after])
+
+
 # --- cells of a kernel that died -----------------------------------------------------------------------------------------------------
 
 def bury(directory, number, seen_alive=False):

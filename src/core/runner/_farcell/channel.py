@@ -86,7 +86,10 @@ class Outgoing(object):
 
     def is_large(self):
         # type: () -> bool
-        """Whether the answer is."""
+        """Whether there is much to send now: an answer, or the records of a cell that is over."""
+        source = self.source
+        if source is not None and source.closed and source.size() >= widening.LARGE:
+            return True
         return self._body is not None and len(self._body) >= widening.LARGE
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from . import frames, interpreter, loop, osdep
+from . import frames, interpreter, loop, osdep, wire
 
 FRAME_LIMIT = 64 << 20  # the interpreter is not trusted; no honest result is larger
 READ_SIZE = 256 * 1024
@@ -41,9 +41,12 @@ class Interpreter(object):
             os.set_blocking(fd, False)
 
     @classmethod
-    def start(cls, spec, kernel, generation, lane=None):
-        # type: (dict, str, int, object) -> Interpreter
-        """Fork a new interpreter; OSError where the machine has no process or descriptor left."""
+    def start(cls, spec, kernel, generation, lane=None, become=None):
+        # type: (dict, str, int, object, object) -> Interpreter
+        """Fork a new interpreter; OSError where the machine has no process or descriptor left.
+
+        With `become` it waits for its name() and calls that with it: it is forked before anybody knows whose it will be.
+        """
         pipes = []  # type: list
         try:
             for _ in range(4):
@@ -59,6 +62,8 @@ class Interpreter(object):
             raise
         if pid == 0:
             hello = {"kernel": kernel, "generation": generation, "supervisor": parent, "cwd": None, "lane": lane}
+            if become is not None:
+                hello["become"] = lambda identity: _enter(become(identity))
             _become_interpreter(spec, hello, to_child[0], from_child[1], stdout[1], stderr[1])
         try:
             os.setpgid(pid, pid)  # here and in the child: whoever comes first, the group is there for both
@@ -67,6 +72,11 @@ class Interpreter(object):
         for fd in (to_child[0], from_child[1], stdout[1], stderr[1]):
             os.close(fd)
         return cls(generation, pid, to_child[1], from_child[0], stdout[0], stderr[0])
+
+    def name(self, identity):
+        # type: (dict) -> None
+        """Tell one that was started with `become` who it is. Nothing was sent to it before, so the pipe has room."""
+        frames.write_all(self.in_fd, frames.pack(b"i", wire.encode(identity)))
 
     def read_frames(self):
         # type: () -> object
@@ -146,11 +156,11 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
         except OSError:
             pass
         _default_signals()
-        os.environ.update(spec.get("env") or {})
-        os.environ[osdep.MARK] = hello["kernel"]
-        os.umask(spec.get("umask", 0o022))
-        _go_to(spec.get("cwd"))
-        osdep.apply_limits(spec.get("limits") or {})
+        if "become" not in hello:
+            os.environ.update(spec.get("env") or {})
+            os.environ[osdep.MARK] = hello["kernel"]
+            os.umask(spec.get("umask", 0o022))
+            _enter(spec)
         _seed_anew()
         code = 97
         interpreter.serve(read_fd, write_fd, hello)
@@ -162,6 +172,12 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
             pass
     finally:
         os._exit(code)
+
+
+def _enter(spec):
+    """The place of a kernel, and its limits."""
+    _go_to(spec.get("cwd"))
+    osdep.apply_limits(spec.get("limits") or {})
 
 
 def _above_standard(fd):

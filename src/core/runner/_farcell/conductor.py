@@ -32,9 +32,8 @@ class Conductor(Adoption):
         self.running = None  # type: object
         self.closing = False  # no new cell and no new interpreter
         self._lane = port.lane
-        self.generations = Generations(spec, spec["id"], loop, log, self._lane)
-        self._id = spec["id"]
-        self._grace = max(0, spec.get("grace_ms", 2000) or 0) / 1000.0
+        self.generations = Generations(spec, loop, log, self._lane)
+        self._spec = spec
         self._port = port
         self._loop = loop
         self._log = log
@@ -45,9 +44,16 @@ class Conductor(Adoption):
         self._seen = Recent()
         self._unsettled = None  # type: object
         self._late = _captures()
-        self._state, self._note = "fresh", spec.get("note")  # of the next cell
+        self._state = "fresh"  # of the next cell
+        self.read_spec()
         if self._lane is not None:
             self._watch_lane()
+
+    def read_spec(self):
+        # type: () -> None
+        """Of a kernel that has run nothing yet."""
+        self._grace = max(0, self._spec.get("grace_ms", 2000) or 0) / 1000.0
+        self._note = self._spec.get("note")  # of the next cell
 
     # -- generations ---------------------------------------------------------------------------------------------------
 
@@ -376,7 +382,7 @@ class Conductor(Adoption):
         self._settle_again()
 
     def _compose(self, cell, outcome):
-        return reply.build(cell, outcome, self._id, self.generations.number, self._port.spill(cell.number))
+        return reply.build(cell, outcome, self._spec["id"], self.generations.number, self._port.spill(cell.number), self._port.gather_from)
 
     def _settle_again(self):
         cell, composed = self._unsettled

@@ -28,6 +28,7 @@ def facts(header):
         "logind": place.has_logind(), "lingering": place.is_lingering(),
         "encoding": sys.getfilesystemencoding(), "cpu": cpus(), "limits": limits(), "refused": refused,
         "modules": {name: has_module(name) for name in ("ctypes", "ssl")},
+        "ready": sum(kernels.ready(base) for base in place.existing_bases(header)),
         "kernels": sum(1 for base in place.existing_bases(header) for name in kernels.names(base) if files.is_locked(os.path.join(base, name))),
     }
 

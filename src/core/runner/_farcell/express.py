@@ -19,9 +19,11 @@ def attempt(courier, ref, header):
         if type(number) is not int or number <= 0:
             return False
     lane = kernel.lane()
-    if lane is None or not lane.offer(request, acks):
+    if lane is None or not lane.offer(request, acks, kernel.replies):
         return False
     number = lane.number
+    if kernel.replies:
+        kernel.delivered(acks)
     # Whatever else happens meanwhile ends this wait, and has its turn next.
     raw = lane.take_reply() if courier.loop.wait_for(lane.reply_fd, in_lane.HAND_OVER_AFTER) else None
     if raw is not None and lane.direct:

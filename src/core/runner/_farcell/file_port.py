@@ -23,11 +23,12 @@ _DONE_AGE = 600.0
 class FilePort(FileLane):
     """Serves the directory of one kernel; its supervisor is the only one that renames requests and writes replies."""
 
+    gather_from = 64 * 1024
+
     def __init__(self, directory, spec, log, lane=None):
         # type: (str, dict, object, object) -> None
-        self.directory = directory
-        self._cells = os.path.join(directory, "cells")
-        self._waiters = os.path.join(directory, "waiters")
+        self._enter(directory)
+        self._spec = spec
         self._log = log
         self._queue = []  # type: list
         self._known = {}  # type: dict
@@ -36,12 +37,27 @@ class FilePort(FileLane):
         self._last_poke = 0.0
         self._pause = _POLL_FIRST
         self._tidied = time.monotonic()
-        self._reserve = os.path.join(directory, "reserve")
-        limit = (spec.get("limits") or {}).get("spill_bytes")
-        limit = SPILL_DEFAULT if limit is None else limit
-        self._spill_bytes = min(limit, osdep.free_bytes(directory) // 4)
+        self._free = osdep.free_bytes(directory)
         self._lay_out()
         self._open_lane(lane)
+
+    def _enter(self, directory):
+        self.directory = directory
+        self._cells = os.path.join(directory, "cells")
+        self._waiters = os.path.join(directory, "waiters")
+        self._reserve = os.path.join(directory, "reserve")
+
+    def moved(self, directory):
+        # type: (str) -> None
+        """The directory has another name now, and nothing was done in it so far."""
+        self._enter(directory)
+        if self.lane is not None:
+            self.lane.moved(directory)
+
+    def _spill_bytes(self):
+        limit = (self._spec.get("limits") or {}).get("spill_bytes")
+        limit = SPILL_DEFAULT if limit is None else limit
+        return min(limit, self._free // 4)
 
     def _lay_out(self):
         for folder in (self._cells, self._waiters):
@@ -165,7 +181,7 @@ class FilePort(FileLane):
     def records(self, number):
         path = self._out_path(number)
         return output.RecordFile(
-            lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), self._spill_bytes)
+            lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), self._spill_bytes())
 
     def output(self, number, blob):
         now = time.monotonic()

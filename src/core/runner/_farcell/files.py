@@ -14,6 +14,12 @@ _READ_SIZE = 1 << 16
 
 _counter = 0
 
+# In a kernel's directory, held by everyone who takes part in a start, from before the directory is known to anyone until the supervisor stands.
+START_LOCK = ".starting"
+
+# What stands in a reply in the place of output that is only in the records.
+GATHERED = b',"gathered":true,"stdout":"","stderr":""'
+
 DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -128,6 +128,8 @@ class Follow(watch.Watch):
         quiet = raw.endswith(_NO_DISPLAYS) and raw.find(_EMPTY, 0, 64) >= 0 and raw.rfind(_QUIET) >= 0
         if raw.rfind(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
             self.kernel.replies[self.number] = not quiet
+        if self.gather and self.tape is None and cellfiles.is_gathered(raw):
+            self.tape = self.call.source = records.Tape(files.cell_path(self.directory, "out", self.number), self.offset)
         if quiet and self.tape is not None:
             self.tape.close()
             self.tape = self.call.source = None

@@ -17,14 +17,13 @@ _TREE_SECONDS = 1.0
 class Generations(object):
     """Holds the current interpreter. Where it comes from is known here alone: a guard can take the place of a fork."""
 
-    def __init__(self, spec, kernel, loop, log, lane=None):
-        # type: (dict, str, object, object, object) -> None
+    def __init__(self, spec, loop, log, lane=None):
+        # type: (dict, object, object, object) -> None
         self.current = None  # type: object
         self.prepared = None  # type: object # an interpreter that was forked before
         self.number = 0
         self.trouble = ""  # why there is no interpreter
         self._spec = spec
-        self._kernel = kernel
         self._loop = loop
         self._log = log
         self._lane = lane
@@ -36,7 +35,7 @@ class Generations(object):
         """A new generation; False (and `trouble`) where the machine has none to give."""
         self._last_try = time.monotonic()
         try:
-            self.current = self.prepared or Interpreter.start(self._spec, self._kernel, self.number + 1, self._lane)
+            self.current = self.prepared or Interpreter.start(self._spec, self._spec["id"], self.number + 1, self._lane)
             self.prepared = None
         except OSError as error:
             self.trouble = "cannot start an interpreter: %s" % (error.strerror or error).lower()
@@ -132,7 +131,7 @@ class Generations(object):
         own = os.getpid()
         end = time.monotonic() + _TREE_SECONDS
         while True:
-            found = set(osdep.descendants(own)) | set(osdep.pids_with_mark(osdep.MARK, self._kernel))
+            found = set(osdep.descendants(own)) | set(osdep.pids_with_mark(osdep.MARK, self._spec["id"]))
             if not any([osdep.kill_exact(pid, start, signal.SIGKILL) for pid, start in found]):
                 return
             self.reap()

@@ -54,7 +54,10 @@ def serve(read_fd, write_fd, hello):
         osdep.set_pdeathsig(_signal.SIGKILL)
         if os.getppid() != hello.get('supervisor', os.getppid()):
             _exit(0)             # it died before the kernel could be told to watch it
-        (_made_before or Interpreter()).attach(read_fd, write_fd, hello).serve()
+        interpreter = (_made_before or Interpreter()).attach(read_fd, write_fd, hello)
+        if 'become' in hello:
+            interpreter.wait_for_name(hello)
+        interpreter.serve()
         code = 0
     except BaseException:        # ours, not a cell's
         _report()
@@ -168,6 +171,16 @@ class Interpreter(object):
                 pass             # the supervisor has checked it; it may have gone since
         _freeze()
         return self
+
+    def wait_for_name(self, hello):
+        """Stand ready until the supervisor says which kernel's this is, before it sends anything else."""
+        frame = self._channel.receive()
+        if frame is None or frame[0] != b'i':
+            _exit(0)
+        identity = wire.decode(frame[1])
+        hello['become'](identity)
+        if self._track is not None:
+            self._track.named(identity['kernel'], hello['generation'])
 
     def _readable(self):
         return self._channel.readable()

@@ -5,7 +5,7 @@ import signal
 import stat
 import time
 
-from . import cellfiles, files, lane_files, osdep, place
+from . import cellfiles, files, kinds, lane_files, osdep, place
 from .fault import Fault
 
 _NAME_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyz")
@@ -142,6 +142,20 @@ def cool(header):
 
 def _zygotes(base):
     return [name for name in os.listdir(base) if name.startswith("z-")]
+
+
+def ready(base):
+    """How many kernels stand ready in the pools of this base."""
+    folders = [os.path.join(base, name) for name in _zygotes(base)]
+    return sum(_ready(path) for path in folders if place.own_problem(path) is None)
+
+
+def _ready(folder):
+    try:
+        found = [name for name in os.listdir(folder) if name.startswith(kinds.READY_PREFIX)]
+    except OSError:
+        return 0
+    return sum(1 for name in found if files.is_locked(os.path.join(folder, name)))
 
 
 def _cool(path):

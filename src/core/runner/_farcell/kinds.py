@@ -13,6 +13,8 @@ _STATUS = (b"Uid:", b"Gid:", b"Groups:", b"CapInh:", b"CapPrm:", b"CapEff:", b"C
 _SPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _FILES = ("cgroup", "attr/current", "oom_score_adj")
 PRELOAD_MAX = 64
+POOL_MAX = 32
+READY_PREFIX = "r-"  # of the directory of a ready kernel, in its zygote's
 
 _surroundings = None  # type: object
 _last = None  # type: object
@@ -26,6 +28,13 @@ def preload_problem(names):
         if not isinstance(name, str) or len(name) > 200 or not all(part.isidentifier() for part in name.split(".")):
             return "preload has a name that no module can have: %.100r" % (name,)
     return None
+
+
+def pool_problem(number):
+    """Why a pool cannot be of this size, or None."""
+    if number is None or (type(number) is int and 0 <= number <= POOL_MAX):
+        return None
+    return "pool must be a whole number from 0 to %d, or null" % POOL_MAX
 
 
 def own_environment(environ, names):

@@ -192,6 +192,11 @@ class Track(object):
         self._held = bytearray(4)    # for a count of bytes; to give bytes costs the double
         self._last = b''
         self._number = self._started = self._reads = 0
+        self.named(kernel, generation)
+
+    def named(self, kernel, generation):
+        # type: (str, int) -> None
+        """Whose it is; once more where that was not known at first."""
         self._kernel = wire.encode(kernel).decode('utf-8')
         # All that is the same in every reply of this interpreter: a cell of nothing is to cost next to nothing.
         self._form = (

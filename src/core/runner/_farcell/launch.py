@@ -12,9 +12,6 @@ READY_SECONDS = 20.0
 LINE_MAX = 1 << 20
 STDERR_TAIL = 2000
 
-# Held by everyone who takes part in a start, from before the directory is known to anyone until the supervisor stands.
-START_LOCK = ".starting"
-
 
 def start(base, runner, directory, start_lock, spec, bound):
     """Start the kernel of `directory` (which exists and is empty) and give its record; Fault where that fails."""

@@ -7,7 +7,7 @@ import time
 from . import fastjson, files
 from .fault import Fault, HostGone, reason
 
-WAIT_DEFAULTS = {"hold_ms": 25000, "offset": 0, "stream": False, "lull_ms": 30, "tell": False}
+WAIT_DEFAULTS = {"hold_ms": 25000, "offset": 0, "stream": False, "lull_ms": 30, "tell": False, "gather": False}
 NUMBER_MAX = 10 ** 9
 CONTROLS = ("interrupt", "reset", "stop")
 

@@ -41,6 +41,11 @@ class Log(object):
         except OSError:
             pass
 
+    def moved(self, path):
+        # type: (str) -> None
+        """The file has another name now."""
+        self._path = path
+
     def failure(self, what):
         # type: (str) -> None
         """The exception that is being handled, with its way here."""

@@ -96,6 +96,11 @@ class Capture(object):
             omitted += cut + skip
         return head, tail, omitted
 
+    def is_whole(self):
+        # type: () -> bool
+        """Whether nothing that came is missing."""
+        return not self._tail_done and not self._hole and self._tail_size <= self._tail_limit
+
     def text_bytes(self):
         """(bytes with the line about the omitted ones in it, omitted)."""
         if not self._tail_done and self._tail_size <= self._tail_limit:
@@ -221,6 +226,11 @@ class RecordFile(object):
             pass
         self.size = 0
         self.broken = self.broken or "ENOSPC"
+
+    def is_whole(self):
+        # type: () -> bool
+        """Whether everything has been taken that there was."""
+        return not self.full and not self.broken
 
     def read(self, offset, size):
         # type: (int, int) -> bytes

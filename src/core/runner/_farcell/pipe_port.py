@@ -31,6 +31,7 @@ class PipePort(Port):
     def __init__(self, spec, log, stdin_fd, stdout_fd):
         # type: (dict, object, int, int) -> None
         self._log = log
+        self.gather_from = 4096 if spec.get("gather") is True else None
         self._stdin = stdin_fd
         self._stdout = stdout_fd
         self._reader = frames.Reader(FRAME_LIMIT)

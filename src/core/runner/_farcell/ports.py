@@ -8,6 +8,7 @@ class Port(object):
     wake = ""  # how requests make themselves known
     has_host = False  # whether a host started us and has to be there for us to live
     congested = False  # the host takes no more output for now
+    gather_from = None  # type: object # so much output is not told by the reply if the records hold all of it: who reads them puts it together
     lane = None  # type: object
 
     def open(self, loop, kernel):

@@ -45,6 +45,16 @@ def _whole(data):
     return at
 
 
+def split(data):
+    """Kind and payload of each whole record."""
+    at = 0
+    while at + _RECORD.size <= len(data):
+        kind, length = _RECORD.unpack_from(data, at)
+        at += _RECORD.size + length
+        if at <= len(data):
+            yield kind, data[at - length:at]
+
+
 class Tape(object):
     """A record file that is taken in pieces, cut anywhere; none is begun before it is there wholly, so that all pieces together can be whole records."""
 
@@ -100,6 +110,11 @@ class Tape(object):
         head = os.pread(self._fd, _RECORD.size, self._at)
         return len(head) == _RECORD.size and self._at + _RECORD.size + _RECORD.unpack(head)[1] <= os.fstat(self._fd).st_size
 
+    def size(self):
+        # type: () -> int
+        """How much the file holds that has not been taken."""
+        return os.fstat(self._fd).st_size - self._at if self._fd >= 0 or self._open() else 0
+
     def left(self):
         # type: () -> bool
         """Whether it came to an end before the file did."""
@@ -131,6 +146,9 @@ class Given(object):
 
     def more(self):
         return bool(self._rest)
+
+    def size(self):
+        return len(self._rest)
 
     def stop(self):
         pass

@@ -4,7 +4,7 @@ import os
 import signal
 import struct
 
-from . import osdep
+from . import files, osdep
 from .frames import HEADER, LONG, pack
 from .strict import decode, encode, quote, quote_ascii, quote_utf8
 
@@ -73,6 +73,7 @@ def _text(value):
 
 # Written out, because a cell of nothing is to cost next to nothing.
 _HEAD = b'{"v":1,"status":"%s","stdout":'
+_GATHERED = b'{"v":1,"status":"%s"' + files.GATHERED
 _REST = (',"result":%s,"error":%s,"exit_code":%s,"signal":%s,'
          '"output":{"stdout_bytes":%d,"stdout_omitted":%d,"stderr_bytes":%d,"stderr_omitted":%d,"spill":%s},'
          '"tools":{"calls":0,"errors":[]},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
@@ -93,12 +94,16 @@ class Outcome(object):
         self.duration_ms = duration_ms
 
 
-def build(cell, outcome, kernel, generation, spill):
-    # type: (object, Outcome, str, int, str) -> tuple
-    """(the reply, whether it names `spill`). Displays are JSON already and are put in as they are."""
-    stdout, out_omitted = cell.stdout.text_bytes()
-    stderr, err_omitted = cell.stderr.text_bytes()
+def build(cell, outcome, kernel, generation, spill, gather_from=None):
+    # type: (object, Outcome, str, int, str, object) -> tuple
+    """(the reply, whether it names `spill`). Displays are JSON already and are put in as they are.
+
+    With `gather_from`, so much output or more is left to the records, if they hold all of it.
+    """
     records, note = cell.records, cell.note
+    gathered = gather_from is not None and cell.stdout.total + cell.stderr.total >= gather_from
+    gathered = gathered and records is not None and records.is_whole() and cell.stdout.is_whole() and cell.stderr.is_whole()
+    (stdout, out_omitted), (stderr, err_omitted) = ((b"", 0), (b"", 0)) if gathered else (cell.stdout.text_bytes(), cell.stderr.text_bytes())
     spilled = bool(out_omitted or err_omitted) and records is not None and records.size > 0 and not records.broken
     if records is not None and records.broken:
         note = join_notes(note, "the full output was not kept: %s" % records.broken)
@@ -108,7 +113,8 @@ def build(cell, outcome, kernel, generation, spill):
         _json(outcome.result), _json(outcome.error), _json(outcome.exit_code), _json(outcome.signal), cell.stdout.total, out_omitted, cell.stderr.total, err_omitted,
         quote(spill) if spilled else "null", outcome.duration_ms, cell.queued_ms, cell.id, cell.number,
         quote(kernel), generation, cell.state, _json(note))
-    parts = [_HEAD % outcome.status.encode("ascii")] + quote_utf8(stdout) + [b',"stderr":'] + quote_utf8(stderr)
+    status = outcome.status.encode("ascii")
+    parts = [_GATHERED % status] if gathered else [_HEAD % status] + quote_utf8(stdout) + [b',"stderr":'] + quote_utf8(stderr)
     return b"".join(parts + [rest.encode("utf-8"), b",".join(cell.displays), b"]}"]), spilled
 
 

@@ -61,6 +61,11 @@ class SharedLane(lane.Lane):
     def track(self, *args):
         return SharedTrack(self, *args)
 
+    def moved(self, directory):
+        # type: (str) -> None
+        """The kernel's directory has another name now."""
+        self._path = os.path.join(directory, NAME)
+
     def bar(self):
         self.words[BARRED] = 1
         osdep.bytes_available(self.take_fd)  # a system call with a lock: our word is out before the other's is read

@@ -6,7 +6,6 @@ import time
 
 from . import cellfiles, files, kernels, kinds, osdep, place
 from .fault import Fault, reason
-from .launch import START_LOCK
 
 # How long another start of the same kernel is waited for, and how long the key may be held by others.
 KEY_SECONDS = 25.0
@@ -49,7 +48,7 @@ def _checked(header):
     env = spec.get("env") or {}
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
         raise Fault("bad-request", "spec.env must map names to text")
-    trouble = kinds.preload_problem(spec.get("preload") or [])
+    trouble = kinds.preload_problem(spec.get("preload") or []) or kinds.pool_problem(spec.get("pool"))
     if trouble:
         raise Fault("bad-request", "spec." + trouble)
     return key, spec
@@ -129,7 +128,7 @@ def _living(directory, end):
 def is_starting(directory):
     """Whether somebody who takes part in a start lives: the command that began it, or the supervisor on its way."""
     try:
-        fd = os.open(os.path.join(directory, START_LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(os.path.join(directory, files.START_LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -152,13 +151,13 @@ def _start(base, runner, key, key_fd, spec, end):
         os.mkdir(directory, 0o700)
     full = dict(spec, key=key, base=base, dir=directory, runner=runner)
     try:
-        start_lock = os.open(os.path.join(directory, START_LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        start_lock = os.open(os.path.join(directory, files.START_LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             files.lock(start_lock, 1.0)
             # The key names it before it lives: should this command die now, the next one finds what it left.
             _write_key(key_fd, spec["id"])
             record = launch.start(base, runner, directory, start_lock, full, end - time.monotonic() - 0.5)
-            files.remove(os.path.join(directory, START_LOCK))
+            files.remove(os.path.join(directory, files.START_LOCK))
             return record
         finally:
             os.close(start_lock)

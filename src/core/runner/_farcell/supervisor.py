@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from . import osdep, reply, shared_lane
+from . import files, osdep, reply, shared_lane
 from .cell import VERSION
 from .child import Interpreter
 from .conductor import Conductor
@@ -17,7 +17,9 @@ from .log import Log
 from .loop import Loop
 from .pipe_port import PipePort
 
+LOG = "runner.log"
 _LOCK_SECONDS = 2.0
+_READY_SECONDS = 1e6  # poll(2) takes no more than the double
 _IGNORED = {getattr(signal, name): _signal.SIG_IGN for name in ("SIGINT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIGTSTP")}
 
 
@@ -32,9 +34,13 @@ class Supervisor(object):
         self._log = log
         self._ended = ""  # why the loop is to be left
         self._parent = os.getppid()
-        self._idle_seconds = spec["idle_ms"] / 1000.0 if spec.get("idle_ms") is not None else None
+        self._read_spec()
         self._record = None  # type: object
         self._conductor = Conductor(spec, port, loop, log, self.write_record, self._touch)
+
+    def _read_spec(self):
+        idle = self._spec.get("idle_ms")
+        self._idle_seconds = idle / 1000.0 if idle is not None else None
 
     def start(self, first):
         # type: (object) -> str
@@ -45,6 +51,23 @@ class Supervisor(object):
             return self._conductor.generations.trouble
         self._touch()
         return ""
+
+    def wait_for(self, fd):
+        # type: (int) -> bool
+        """Stand ready until this descriptor has something; False where anything else happens before: an end, or a signal."""
+        return self._loop.wait_for(fd, _READY_SECONDS)
+
+    def become(self, spec, directory):
+        # type: (dict, str) -> None
+        """Be the kernel of this spec from here on; so far it had none. What it has in files is in `directory` by now."""
+        self._spec.update(spec)
+        self._read_spec()
+        self._port.moved(directory)
+        self._log.moved(os.path.join(directory, LOG))
+        self._conductor.read_spec()
+        self._log("taken from the pool of a zygote")
+        self.write_record()
+        self._touch()
 
     def serve(self):
         # type: () -> None
@@ -122,7 +145,8 @@ class Supervisor(object):
 
     def write_record(self):
         # type: () -> None
-        self._port.write_record(self.record())
+        if self._spec["id"]:
+            self._port.write_record(self.record())
 
     def facts(self):
         # type: () -> dict
@@ -253,7 +277,7 @@ def main_detached(directory):
     """A kernel in a directory: the spec is on fd 0, one line on fd 1 says whether it stands."""
     try:
         spec = _read_spec()
-        _lock(directory)
+        hold(directory)
         started = begin(spec, lambda log: FilePort(directory, spec, log), _log_in(directory))
         _check_record(directory)
     except Exception as error:
@@ -268,12 +292,44 @@ def main_detached(directory):
 def main_forked(directory, spec, answer_fd, start_lock):
     # type: (str, dict, int, int) -> None
     """The same in a fork of a zygote, which has nothing but our own files open, and /dev/null as its standard descriptors."""
-    try:
-        _lock(directory)
+    def make():
+        hold(directory)
         # As early as can be: what either of us writes to from here on is not copied for the other one, too.
         lane = shared_lane.make(directory)
         first = first_interpreter(spec, lane)
-        started = begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first)
+        return begin(spec, lambda log: FilePort(directory, spec, log, lane), _log_in(directory), first, "forked from a zygote")
+    _main_warm(directory, answer_fd, start_lock, make)
+
+
+def stand_ready(folder, become):
+    # type: (str, object) -> tuple
+    """A supervisor and its interpreter that are nobody's kernel yet, with all that they need in `folder`; `become` is for the interpreter."""
+    spec = {"id": ""}
+    settle(spec)
+    lane = shared_lane.make(folder)
+    first = Interpreter.start(spec, "", 1, lane, become)
+    return begin(spec, lambda log: FilePort(folder, spec, log, lane), _log_in(folder), first, "stands ready"), first
+
+
+def main_taken(started, folder, directory, spec, answer_fd, start_lock):
+    # type: (Supervisor, str, str, dict, int, int) -> None
+    """The same for one that stood ready in `folder`."""
+    def make():
+        # Its files and its lock come with it. It replaces the directory that our caller has made only if nothing else is in that.
+        try:
+            os.rename(os.path.join(directory, files.START_LOCK), os.path.join(folder, files.START_LOCK))
+            os.rename(folder, directory)
+        except OSError:
+            files.remove_tree(folder)
+            raise
+        started.become(spec, directory)
+        return started
+    _main_warm(directory, answer_fd, start_lock, make)
+
+
+def _main_warm(directory, answer_fd, start_lock, make):
+    try:
+        started = make()
         _check_record(directory)
     except Exception as error:
         _refuse(answer_fd, error)
@@ -288,15 +344,16 @@ def main_forked(directory, spec, answer_fd, start_lock):
     os._exit(0)
 
 
-def _lock(directory):
-    """For life: there is nobody to close it."""
+def hold(directory):
+    # type: (str) -> None
+    """Take its lock, for life: there is nobody to close it."""
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     if not osdep.lock_exclusive(lock, _LOCK_SECONDS):
         raise OSError("another process holds the lock of %s" % directory)
 
 
 def _log_in(directory):
-    return Log(os.path.join(directory, "runner.log"))
+    return Log(os.path.join(directory, LOG))
 
 
 def _check_record(directory):
@@ -317,7 +374,7 @@ def main_pipes(header, stdin_fd, stdout_fd):
     # type: (dict, int, int) -> None
     """A kernel on two pipes, for the host that started us."""
     nonce = header["nonce"].encode("ascii")
-    spec = dict(header["spec"], key=header.get("key"), base=header.get("base"), runner=header.get("runner"))
+    spec = dict(header["spec"], key=header.get("key"), base=header.get("base"), runner=header.get("runner"), gather=header.get("gather"))
     # Numbers of their own, so that 0 and 1 can be what every program expects there.
     stdin_fd, stdout_fd = os.dup(stdin_fd), os.dup(stdout_fd)
     osdep.null_on((0, 1))
@@ -337,14 +394,13 @@ def main_pipes(header, stdin_fd, stdout_fd):
     os._exit(0)
 
 
-def begin(spec, make_port, log, first=None):
-    # type: (dict, object, Log, object) -> Supervisor
+def begin(spec, make_port, log, first=None, how="started"):
+    # type: (dict, object, Log, object, str) -> Supervisor
     """A supervisor that stands; OSError says why not. `first` is its interpreter if that was forked before."""
     signal.alarm(0)  # the deadline of the command that brought us is not ours
     osdep.restore_dispositions(_IGNORED)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     port = make_port(log)
-    how = "started" if first is None else "forked from a zygote"
     if first is None:
         gc.collect()
         _freeze()  # shared with every interpreter, as long as nobody writes to it
@@ -364,12 +420,18 @@ def begin(spec, make_port, log, first=None):
 def first_interpreter(spec, lane=None):
     # type: (dict, object) -> Interpreter
     """The first one of a kernel; what it takes over from this process is kept for those that follow."""
-    spec["cwd"] = _here()
-    spec["umask"] = os.umask(0o077)
+    settle(spec)
     try:
         return Interpreter.start(spec, spec["id"], 1, lane)
     except OSError as error:
         raise OSError("cannot start an interpreter: %s" % (error.strerror or error).lower())
+
+
+def settle(spec):
+    # type: (dict) -> None
+    """Keep where this process stands for its interpreters."""
+    spec["cwd"] = _here()
+    spec["umask"] = os.umask(0o077)
 
 
 def _freeze():
@@ -402,7 +464,7 @@ def _close_start_lock(directory):
     """Whoever starts kernels takes part in a lock until they stand; ours came as a descriptor."""
     try:
         held = os.fstat(3)
-        lock = os.stat(os.path.join(os.path.dirname(directory), ".starting"))
+        lock = os.stat(os.path.join(os.path.dirname(directory), files.START_LOCK))
         if (held.st_dev, held.st_ino) == (lock.st_dev, lock.st_ino):
             os.close(3)
     except OSError:

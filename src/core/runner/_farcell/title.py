@@ -60,9 +60,14 @@ class Title(object):
         # type: (str, str) -> None
         """Show the mark of a kernel, and its directory as the last argument."""
         _put(self._mark, self._marked(kernel))
-        path = os.fsencode(directory)
-        if len(path) <= len(self._argument):  # else it is only for people to look at
-            _put(self._argument, path)
+        self.show(directory)
+
+    def show(self, argument):
+        # type: (str) -> None
+        """Show this as the last argument."""
+        text = os.fsencode(argument)
+        if len(text) <= len(self._argument):  # else it is only for people to look at
+            _put(self._argument, text)
 
 
 def _put(view, text):

@@ -103,7 +103,7 @@ def _clear_up(directory):
     """Nothing of a start that failed is left, neither processes nor what they wrote."""
     osdep.kill_marked(os.path.basename(directory))
     for name in os.listdir(directory):
-        if name != ".starting":
+        if name != files.START_LOCK:
             path = os.path.join(directory, name)
             files.remove_tree(path)
 

@@ -85,6 +85,7 @@ class Watch:
         self.ours = ours  # we shipped it, so it may be taken back from a dead kernel
         self.offset = options["offset"]
         self.stream = options["stream"]
+        self.gather = options["gather"]
         self.tell = options["tell"]
         self.until = min(time.monotonic() + options["hold_ms"] / 1000.0, end - ANSWER_SECONDS)
         self.seen_alive = False
@@ -118,6 +119,8 @@ class Watch:
             if self.known_id and known_id and known_id != self.known_id:
                 # The number was given anew after the cell was acknowledged, or the host mixes up kernels.
                 fate, reply, raw, known_id = "unknown", None, None, self.known_id
+        if raw is not None and not self.gather and cellfiles.is_gathered(raw):
+            raw = cellfiles.gathered(self.directory, self.number, raw)
         if fate == "unknown" and not os.path.isdir(self.directory):
             # Not `no-kernel`, which says that nothing was shipped: this cell was here, and may have run.
             raise Fault("kernel-gone", "the kernel was removed while the cell was there: " + self.directory)
@@ -137,6 +140,7 @@ class Poll(Watch):
     def __init__(self, directory, number, options, end, known_id=None, ours=False):
         Watch.__init__(self, directory, number, options, end, known_id, ours)
         self.lull = options["lull_ms"] / 1000.0
+        self.gather = False  # one answer need not hold all records
         self.records = b""
         self.seen_output = None  # when there was output past the offset for the first time
 

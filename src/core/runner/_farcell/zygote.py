@@ -10,7 +10,7 @@ import sys
 import time
 
 # All that a kernel needs, so that a fork imports nothing.
-from . import asker, detach, files, interpreter, osdep, preload, rehearsal, strict, supervisor, title
+from . import asker, detach, files, interpreter, osdep, pool, preload, ready, rehearsal, strict, supervisor, title
 from .fault import Fault
 
 LOCK_FD, LISTENER_FD = 3, 4
@@ -41,9 +41,11 @@ class Zygote(object):
         self._listener.setblocking(False)
         self._askers = {}  # type: dict
         self._poll = select.poll()
+        self._pool = pool.Pool(directory, self._poll)
 
     def prepare(self):
         """Import, and get ready to fork; with a module that cannot be had, begin anew without it."""
+        pool.clear(self._directory)
         signal.alarm(BEGIN_SECONDS)
         dispositions = osdep.dispositions()
         folders = preload.package_folders()
@@ -92,18 +94,25 @@ class Zygote(object):
         until = time.monotonic() + self._idle_seconds
         try:
             while self._is_there():
-                ready = self._poll.poll(pause * 1000)
+                spoken = self._poll.poll(self._pool.pause(pause) * 1000)
                 now = time.monotonic()
-                for fd, _events in ready:
+                asked = [fd for fd, _events in spoken if not self._pool.holds(fd)]
+                for fd, _events in spoken:
+                    if self._pool.holds(fd):  # first, so that who is ready can be given out
+                        self._pool.hear(fd)
+                for fd in asked:
                     self._serve(fd)
+                if not asked and self._pool.is_due():
+                    self._refill()
                 for fd in [fd for fd, whose in self._askers.items() if now > whose.until]:
                     self._dismiss(fd)
-                if ready:
+                if asked:
                     until = now + self._idle_seconds
                 elif now >= until:
                     break
         except _Leave:
             pass
+        self._pool.close()
         self._remove()
 
     def _serve(self, fd):
@@ -152,6 +161,9 @@ class Zygote(object):
         # What is done here need not be done in memory that a child has to copy first, and lasts for the next one.
         self._adopt_environment(request["environ"])
         whose.link.send(b"+")  # it fails where he has given us up, and goes another way
+        self._pool.want(request["spec"].get("pool"))
+        if self._pool.take(request, whose.link, whose.descriptor, self._environ, self._settings["notes"]):
+            return
         if os.fork() == 0:
             self._become(whose, request)
 
@@ -160,12 +172,7 @@ class Zygote(object):
         directory, spec = request["directory"], request["spec"]
         try:
             self._title.become(spec["id"], directory)
-            os.setsid()
-            os.close(LISTENER_FD)
-            os.close(LOCK_FD)
-            for fd, other in self._askers.items():
-                if other is not whose:
-                    os.close(fd)
+            self._leave_to_itself(whose)
             self._arguments[-1] = directory
             spec["env"] = {}  # it is in the environment
             os.umask(request["umask"])
@@ -177,6 +184,29 @@ class Zygote(object):
                 detach.complain(whose.link.fileno(), fault)
                 return
             supervisor.main_forked(directory, spec, whose.link.detach(), whose.descriptor)
+        except BaseException:  # pylint: disable=broad-except
+            _report()
+        finally:
+            os._exit(1)
+
+    def _leave_to_itself(self, whose=None):
+        """In a child: a session of its own, and nothing of the zygote's open but what is for it."""
+        os.setsid()
+        os.close(LISTENER_FD)
+        os.close(LOCK_FD)
+        for fd, other in self._askers.items():
+            if other is not whose:
+                os.close(fd)
+        self._pool.leave()
+
+    def _refill(self):
+        """One more for the pool."""
+        link = self._pool.fork(self._environ)
+        if link is None:
+            return
+        try:
+            self._leave_to_itself()
+            ready.enter(self._directory, link, ready.Person(self._title, self._arguments, self._environ))
         except BaseException:  # pylint: disable=broad-except
             _report()
         finally:

@@ -185,9 +185,9 @@ PROGRAM = "import sys, json; sys.path.insert(0, sys.argv[1]); from _farcell impo
 class PipeKernel(object):
     """A kernel on two pipes."""
 
-    def __init__(self, program=PROGRAM, **fields):
+    def __init__(self, program=PROGRAM, gather=False, **fields):
         self.spec = spec(**fields)
-        header = {"v": 1, "nonce": "0123456789abcdef" * 2, "op": "stdio", "spec": self.spec}
+        header = {"v": 1, "nonce": "0123456789abcdef" * 2, "op": "stdio", "spec": self.spec, "gather": gather}
         self.process = subprocess.Popen([sys.executable, "-c", program, RUNNER, json.dumps(header)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, env=_environment())
         self.pid = self.process.pid

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from tests import link_harness as harness
 from tests.courier_kit import Stream, StreamTest
 from tests.link_harness import text_of, until
-from _farcell import attended, files, lane, lane_client, lane_page
+from _farcell import attended, files, lane, lane_client, lane_page, records
 
 WINDOW = 1 << 20
 
@@ -242,6 +242,51 @@ class Cells(StreamTest):
             answer = stream.ok("wait", dir=directory, id=request["id"], number=number, wait={"hold_ms": 25000, "tell": False}, ack=[])
             self.assertEqual((answer["fate"], answer["reply"]["result"]), ("settled", {"text/plain": "2"}))
             self.assertLess(time.monotonic() - began, attended.LOOK_EVERY / 2)
+
+
+class Gathers(StreamTest):
+    CODE = "import sys\nfor i in range(20000):\n    print('\u20ac%08d' % i, file=sys.stderr if i % 1000 == 7 else sys.stdout)\nsys.stdout.buffer.write(b'\\xff\"\\x01\\\\')\n'end'"
+    OUT = "".join("\u20ac%08d\n" % i for i in range(20000) if i % 1000 != 7)
+    ERR = "".join("\u20ac%08d\n" % i for i in range(20000) if i % 1000 == 7)
+
+    def both(self, stream, call):
+        found = list(records.split(bytes(stream.records.get(call, b""))))
+        return tuple(b"".join(payload for kind, payload in found if kind == wanted) for wanted in (b"o", b"e"))
+
+    def test_output_is_told_by_records_or_by_the_reply_and_never_by_both(self):
+        directory = self.kernel()["dir"]
+        stream = self.stream()
+        call = stream.run(directory, self.CODE, wait={"gather": True})
+        answer = stream.answer(call)
+        reply = answer["reply"]
+        self.assertEqual((reply["gathered"], reply["stdout"], reply["stderr"], reply["result"]["text/plain"]), (True, "", "", "'end'"))
+        self.assertEqual(self.both(stream, call), (self.OUT.encode() + b"\xff\"\x01\\", self.ERR.encode()))
+        self.assertEqual((reply["output"]["stdout_bytes"], reply["output"]["spill"]), (len(self.OUT.encode()) + 4, None))
+        self.assertEqual(answer["offset"], len(stream.records[call]))
+        # Others ask for it in other ways, and each gets all of it once.
+        for wait in ({}, {"stream": True}):
+            again = stream.call("wait", dir=directory, number=answer["number"], id=answer["id"], wait=wait, ack=[])
+            told = stream.answer(again)["reply"]
+            self.assertEqual((told["stdout"], told["stderr"]), (self.OUT + "\\xff\"\x01\\", self.ERR))
+            self.assertNotIn("gathered", told)
+            self.assertEqual(bool(stream.records.get(again)), bool(wait))
+        rest = stream.call("wait", dir=directory, number=answer["number"], id=answer["id"], wait={"gather": True, "offset": answer["offset"]}, ack=[])
+        self.assertTrue(stream.answer(rest)["reply"]["gathered"])
+        self.assertNotIn(rest, stream.records)
+        told = self.far.ok("wait", dir=directory, number=answer["number"], id=answer["id"], wait={"hold_ms": 0, "gather": True}, ack=[])["reply"]
+        self.assertEqual((told["stdout"], told["stderr"]), (self.OUT + "\\xff\"\x01\\", self.ERR))
+        stream.answer(stream.run(directory, "1", ack=[answer["number"]]))
+        self.assertEqual([name for name in os.listdir(os.path.join(directory, "cells")) if name.endswith("%06d" % answer["number"])], [])
+
+    def test_what_is_little_or_not_whole_is_told_by_the_reply(self):
+        directory = self.kernel()["dir"]
+        stream = self.stream()
+        for code, limit, size in (("print('x' * 1000)", 1 << 20, 1001), ("print('x' * 200000)", 150000, 200001)):
+            call = stream.run(directory, code, cell=self.far.cell(code, max_output=limit), wait={"gather": True})
+            reply = stream.answer(call)["reply"]
+            self.assertNotIn("gathered", reply)
+            self.assertNotIn(call, stream.records)
+            self.assertEqual((reply["output"]["stdout_bytes"], reply["stdout"].startswith("x")), (size, True))
 
 
 class Floods(StreamTest):

@@ -55,6 +55,20 @@ class Frames(Kernel):
         reply = self.kernel.run("s = '" + "x" * 5000000 + "'\nlen(s)")
         self.assertEqual(reply["result"], {"text/plain": "5000000"})
 
+    def test_a_host_that_gathers_output_is_told_it_once(self):
+        gathering = PipeKernel(gather=True)
+        self.addCleanup(gathering.close)
+        code = "import sys; sys.stdout.write('\u20ac\\n' * 50000); sys.stderr.write('e' * 5000); 7"
+        for kernel in (self.kernel, gathering):
+            reply = kernel.run(code)
+            printed = kernel.printed()
+            self.assertEqual((printed["o"], printed["e"]), ("\u20ac\n".encode() * 50000, b"e" * 5000))
+            self.assertEqual((reply["output"]["stdout_bytes"], reply["output"]["stderr_bytes"], reply["result"]), (200000, 5000, {"text/plain": "7"}))
+            told = ("", "", True) if kernel is gathering else ("\u20ac\n" * 50000, "e" * 5000, None)
+            self.assertEqual((reply["stdout"], reply["stderr"], reply.get("gathered")), told)
+        for fields in ({"code": "print('x' * 9000)", "max_output": 8000}, {"code": "print('x' * 100)", "max_output": 8000}):
+            self.assertTrue(gathering.run(**fields)["stdout"].startswith("x"))
+
     def test_a_long_request_means_the_same_as_a_short_one(self):
         fill = "# %s\n" % ("x" * (80 << 10))
         code = fill + "import os\nos.getcwd(), os.environ.get('LONG'), ascii('\u20ac\\n\\\\')"

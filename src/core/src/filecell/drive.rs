@@ -14,6 +14,7 @@ use crate::id::{CellId, CellNumber};
 use crate::kernel::{Fetched, Kernel as _, Which};
 use crate::reply::{CellInfo, ErrorInfo, Reply, State, Status, TroubleKind};
 use crate::retry::Pauses;
+use crate::tail::Tail;
 use crate::wire::message::{Fate, Operation, Progress, RawReply, Request, Watch};
 use crate::wire::record::Pieces;
 
@@ -27,6 +28,8 @@ pub(super) struct Drive<'a> {
     kernel: &'a FileCellKernel,
     events: &'a dyn EventSink,
     records: RecordEvents,
+    /// What has been printed so far; not of a cell that is fetched, whose bound is not known.
+    seen: Option<Tail>,
     offset: u64,
     number: Option<CellNumber>,
     pauses: Pauses,
@@ -58,6 +61,7 @@ impl<'a> Drive<'a> {
             kernel,
             events,
             records: RecordEvents::default(),
+            seen: None,
             offset: 0,
             number: None,
             pauses: Pauses::new(),
@@ -72,6 +76,7 @@ impl<'a> Drive<'a> {
         let id = CellId::random()?;
         let request = cell.to_request(id.clone());
         let mut bounds = Bounds::new(cell, self.kernel.grace);
+        self.seen = Some(Tail::new(cell.max_output));
         let ack = self.kernel.take_delivered();
         self.events.event(Event::Sent { id: id.clone() });
         if let Some(passage) = self.kernel.lane.as_ref().and_then(|lane| lane.enter(&request, &ack)) {
@@ -259,6 +264,7 @@ impl<'a> Drive<'a> {
             stream: self.events.wants_output(),
             lull_ms: millis(LULL),
             tell: self.told.ahead.is_none(),
+            gather: self.seen.is_some(),
         }
     }
 
@@ -276,13 +282,19 @@ impl<'a> Drive<'a> {
     /// One step. Output goes to the events as it comes.
     async fn step(&mut self, operation: &Operation, bound: Duration) -> Result<Stepped> {
         let call = self.kernel.call(operation, Instant::now() + bound);
-        let (records, offset, events) = (&mut self.records, &mut self.offset, self.events);
+        let (records, seen, offset, events) =
+            (&mut self.records, &mut self.seen, &mut self.offset, self.events);
         let mut pieces = Pieces::default();
         let mut emit = |piece| {
             // What has been told is not asked for again, also where the answer never comes.
             let (whole, used) = pieces.push(&piece);
             *offset += used as u64;
-            records.emit(whole, events);
+            if let Some(seen) = seen {
+                whole.iter().for_each(|record| seen.push(record));
+            }
+            if events.wants_output() {
+                records.emit(whole, events);
+            }
         };
         let answer = match self.kernel.link.call(call, &mut emit).await {
             Ok(answer) => answer,
@@ -349,8 +361,13 @@ impl<'a> Drive<'a> {
         Ok(self.complete(reply))
     }
 
-    fn complete(&mut self, reply: RawReply) -> Reply {
+    fn complete(&mut self, mut reply: RawReply) -> Reply {
         self.records.finish(self.events);
+        if reply.gathered
+            && let Some(seen) = &mut self.seen
+        {
+            (reply.stdout, reply.stderr, _) = seen.take();
+        }
         self.kernel.identity.complete(reply)
     }
 

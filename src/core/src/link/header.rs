@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_request_stands_behind_its_header() {
-        let wait = Watch { hold_ms: 1, offset: 2, stream: true, lull_ms: 3, tell: true };
+        let wait = Watch { hold_ms: 1, offset: 2, stream: true, lull_ms: 3, tell: true, gather: false };
         let cell = Cell::new("\"\u{20ac}\n".repeat(LONG / 5 + 1)).to_request(CellId::random().unwrap());
         let operation = Operation::Run {
             dir: "/k\n".into(),

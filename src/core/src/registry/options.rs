@@ -50,4 +50,7 @@ pub struct SessionOptions {
     /// Modules that shall be imported before the first cell of a new kernel: on a target that has had a kernel of this kind lately that
     /// costs no time. One that cannot be imported is told in the first reply's note.
     pub preload: Vec<String>,
+    /// How many kernels like this one shall stand ready on the target, so that a new session's first cell takes one over: at most 32. They are
+    /// no kernels of the registry's, and end ten minutes after the last new kernel. `None` leaves the number as others have set it.
+    pub pool: Option<u32>,
 }

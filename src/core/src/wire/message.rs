@@ -110,6 +110,8 @@ pub struct SpawnSpec {
     pub limits: Limits,
     /// Modules that are imported before its first cell, where a kernel can be forked from a process that has done so.
     pub preload: Vec<String>,
+    /// How many kernels of its kind shall stand ready for others; not given, the number stays as it is.
+    pub pool: Option<u32>,
 }
 
 /// Which expression statements of a cell show their value.
@@ -160,6 +162,8 @@ pub struct Watch {
     pub lull_ms: u64,
     /// Answer at once if the cell has to wait for others.
     pub tell: bool,
+    /// Output may be left out of the reply if all of it is in the records that come before it.
+    pub gather: bool,
 }
 
 /// What a kernel can be told to do.
@@ -376,6 +380,9 @@ pub struct RawReply {
     pub status: Status,
     pub stdout: String,
     pub stderr: String,
+    /// Both are left out: they are what the cell's output records hold.
+    #[serde(default)]
+    pub gathered: bool,
     #[serde(default)]
     pub result: Option<MimeBundle>,
     #[serde(default)]

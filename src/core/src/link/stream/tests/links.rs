@@ -42,7 +42,7 @@ fn run() -> Operation {
         env: Default::default(),
         reset: false,
     };
-    let wait = Watch { hold_ms: 25_000, offset: 0, stream: true, lull_ms: 30, tell: true };
+    let wait = Watch { hold_ms: 25_000, offset: 0, stream: true, lull_ms: 30, tell: true, gather: false };
     Operation::Run { dir: "/k".into(), cell, wait, ack: Vec::new(), again: false }
 }
 
@@ -57,6 +57,7 @@ fn spawn() -> Operation {
         grace_ms: 1,
         limits: Limits::default(),
         preload: Vec::new(),
+        pool: None,
     };
     Operation::Spawn { key: "key".into(), spec }
 }
@@ -201,7 +202,7 @@ async fn a_wait_that_has_brought_records_is_not_repeated() {
         // The host has taken it before the end comes.
         tokio::time::sleep(Duration::from_millis(1)).await;
     };
-    let wait = Watch { hold_ms: 25_000, offset: 0, stream: true, lull_ms: 30, tell: true };
+    let wait = Watch { hold_ms: 25_000, offset: 0, stream: true, lull_ms: 30, tell: true, gather: false };
     let wait = Operation::Wait { dir: "/k".into(), id: None, number: None, wait, ack: Vec::new() };
     let (called, ()) = tokio::join!(call(&link, &wait, None), play);
     assert_eq!(called.unwrap_err().kind(), ErrorKind::Transport);
