@@ -251,7 +251,8 @@ impl Ends {
         // From here on the page tells whoever asks for this id that it may be in the lane.
         self.page.write_all_at(id.as_str().as_bytes(), PUT_ID as u64 * 8).ok()?;
         Page::write(&self.page, PUT, number).ok()?;
-        if self.send.try_write(&message).ok() != Some(message.len()) {
+        // Past the runtime, to whom a pipe that was opened a moment ago is not ready yet.
+        if rustix::io::write(&self.send, &message).ok() != Some(message.len()) {
             // All who could read it are dead.
             let _ = Page::write(&self.page, PUT, page.word(SEQ));
             return None;
