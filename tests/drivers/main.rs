@@ -38,6 +38,10 @@ fn targets() -> Vec<Row> {
         rows.push(("docker", target.clone(), docker::drivers));
         rows.push(("docker_exec", target, docker::exec_only));
     }
+    if let Some(target) = ssh::target("russh").filter(|_| cfg!(feature = "russh")) {
+        rows.push(("russh", target.clone(), ssh::drivers));
+        rows.push(("russh_exec", target, ssh::exec_only));
+    }
     rows
 }
 

@@ -4,6 +4,7 @@
 mod cuts;
 mod flood;
 mod keys;
+mod login;
 mod sharing;
 mod shells;
 mod site;
@@ -16,11 +17,11 @@ use libtest_mimic::{Arguments, Trial};
 const BOUND: Duration = Duration::from_secs(180);
 
 /// The drivers that are compiled in, by the name that a target has for them.
-const DRIVERS: &[&str] = &["openssh"];
+const DRIVERS: &[&str] = if cfg!(feature = "russh") { &["openssh", "russh"] } else { &["openssh"] };
 
 fn main() {
     let arguments = Arguments::from_args();
-    let groups = [cuts::trials, flood::trials, keys::trials, sharing::trials, shells::trials];
+    let groups = [cuts::trials, flood::trials, keys::trials, login::trials, sharing::trials, shells::trials];
     let trials = DRIVERS.iter().flat_map(|driver| groups.iter().flat_map(|trials| trials(driver))).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

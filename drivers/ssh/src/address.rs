@@ -80,6 +80,26 @@ impl Address {
     }
 }
 
+#[cfg(feature = "russh")]
+impl Address {
+    /// A host on the way to this one. What this one's target says of keys is not about it, as with ssh.
+    pub(crate) fn hop(&self, hop: &str) -> Result<Address, String> {
+        let (user, host, port) = authority_of(hop.strip_prefix("ssh://").unwrap_or(hop))?;
+        user.iter().chain([&host]).try_for_each(|part| word("the host", part))?;
+        Ok(Address {
+            host,
+            user,
+            port,
+            program: self.program,
+            identity: None,
+            known_hosts: None,
+            config: self.config.clone(),
+            host_keys: None,
+            jump: None,
+        })
+    }
+}
+
 impl fmt::Display for Address {
     /// The host as a person would write it, for messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use farcell_core::{Instant, Pauses};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::channels::{Channel, Channels};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::live::{Dial, Live, NotStarted};
 use crate::options::SshOptions;
 
@@ -139,11 +139,8 @@ impl Host {
         let bound = Instant::now() + self.connect_timeout;
         // A person takes their time.
         let until = if self.dial.may_ask() { deadline } else { deadline.min(bound) };
-        tokio::time::timeout_at(until, self.dial.dial()).await.map_err(|_| {
-            let waited = self.connect_timeout.as_secs_f64();
-            Failure::passing(format!("{} did not answer within {waited} s", self.name))
-                .hint("check that it is up and that the address and port are right; connect_timeout in the config gives it more time")
-        })?
+        let dialled = tokio::time::timeout_at(until, self.dial.dial()).await;
+        dialled.map_err(|_| failure::no_answer(&self.name, self.connect_timeout))?
     }
 
     fn open(&self) -> Option<Arc<dyn Live>> {

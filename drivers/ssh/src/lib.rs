@@ -12,6 +12,8 @@ mod live;
 #[cfg(feature = "openssh")]
 mod openssh;
 mod options;
+#[cfg(feature = "russh")]
+mod russh;
 mod transport;
 
 use farcell_core::{Drivers, FileCellDriver};

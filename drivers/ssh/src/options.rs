@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::failure::Failure;
+
 /// Bounds and habits of all connections. What a target's own options say, and the ssh config, goes first where both can say something.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -43,5 +45,17 @@ impl Default for SshOptions {
             first_pause: Duration::from_millis(200),
             last_pause: Duration::from_secs(10),
         }
+    }
+}
+
+impl SshOptions {
+    /// The password or passphrase that the environment holds; `None` if no variable is named.
+    pub(crate) fn password(&self) -> Result<Option<String>, Failure> {
+        let Some(variable) = &self.password_env else { return Ok(None) };
+        std::env::var(variable).map(Some).map_err(|_| {
+            Failure::local(format!(
+                "the environment variable {variable}, which is to hold the ssh password, is not set"
+            ))
+        })
     }
 }

@@ -23,12 +23,7 @@ pub(super) struct Askpass {
 impl Askpass {
     /// The one for these options; `None` if they name no variable.
     pub(super) fn of(options: &SshOptions, dir: &Path) -> Result<Option<Self>, Failure> {
-        let Some(variable) = &options.password_env else { return Ok(None) };
-        let answer = std::env::var(variable).map_err(|_| {
-            Failure::local(format!(
-                "the environment variable {variable}, which is to hold the ssh password, is not set"
-            ))
-        })?;
+        let Some(answer) = options.password()? else { return Ok(None) };
         let path = dir.join(format!("answer-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let written = OpenOptions::new()

@@ -1,62 +1,45 @@
 //! Why ssh could not log in, read from what it said. It has one exit status for all of that.
 
 use crate::address::Address;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 
 /// What ssh said, and what that means. The first that fits counts.
 pub(super) fn of(said: &str, address: &Address) -> Failure {
     let has = |text: &str| said.contains(text);
     let line = |text: &str| said.lines().map(str::trim).find(|line| line.contains(text));
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") || has("host key for") && has("has changed") {
-        let place = line("Offending")
-            .and_then(place)
-            .map_or(String::new(), |place| format!(": {place} has another one"));
-        return Failure::lasting(format!("the host key of {address} has changed{place}"))
-            .hint("if the host was set up anew, remove that line; if not, somebody may be in between");
+        return failure::key_has_changed(address, line("Offending").and_then(place));
     }
     if has("Host key verification failed") || has("authenticity of host") || has("host key is known for") {
-        return Failure::lasting(format!("the host key of {address} is not known"))
-            .hint("log in once by ssh and compare the key, or write host_key=accept-new");
+        return failure::key_is_not_known(address);
     }
     if let Some(line) = line("Permission denied") {
         let methods = line.rsplit_once('(').map_or("", |(_, rest)| rest.trim_end_matches(['.', ')']));
-        let message = format!("{address} refused the login ({methods})");
-        return Failure::lasting(message.replace(" ()", "")).hint(
-            "check user and key with `ssh -v`; identity=PATH names a key, and password_env in the config a variable with the password",
-        );
+        return failure::login_is_refused(address, methods);
     }
     if has("Too many authentication failures") {
-        return Failure::lasting(format!("{address} had enough of wrong keys"))
-            .hint("identity=PATH names the one key to offer");
+        return failure::too_many_wrong_keys(address);
     }
     if let Some(line) = line("Could not resolve hostname") {
-        return Failure::lasting(plain(line))
-            .hint("check how the host is spelled; aliases stand in the ssh config");
+        return failure::name_is_not_known(plain(line));
     }
     if let Some(line) = line("Bad configuration option").or_else(|| line("bad configuration option")) {
         return Failure::lasting(plain(line)).hint("the ssh config has a mistake");
     }
     if has("UNKNOWN port 65535") {
         // ssh keeps what its helper says from a master's log.
-        return Failure::passing(format!("the way to {address} ended before its ssh server was reached"))
-            .hint("check the jump host, or the ProxyCommand, with `ssh -v` to the same host");
+        return failure::way_has_ended(address);
     }
     let last = said
         .lines()
         .map(str::trim)
         .rfind(|line| !line.is_empty())
         .map_or_else(|| format!("ssh could not log in to {address}, and does not say why"), plain);
-    let hint = if has("Connection refused") {
-        "no ssh server listens there; check address and port"
-    } else if has("timed out") || has("No route to host") || has("Network is unreachable") {
-        "the host is down, or a firewall is in between"
-    } else if has("Connection closed") || has("Connection reset") {
-        "the server ended the connection: it may be overloaded (MaxStartups), or refuse this address"
-    } else if has("UNPROTECTED PRIVATE KEY") {
+    let hint = failure::network_hint(said).unwrap_or(if has("UNPROTECTED PRIVATE KEY") {
         "chmod 600 the key"
     } else {
         "`ssh -v` to the same host tells more"
-    };
+    });
     Failure::passing(last).hint(hint)
 }
 
