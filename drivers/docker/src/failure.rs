@@ -26,7 +26,7 @@ pub(crate) fn of_engine(e: Bollard, engine: &str) -> Error {
             format!("the socket of the engine at {engine} is closed to this user"),
             "add the user to the group docker, or name another engine by host=",
         )
-    } else if has("No such file") {
+    } else if has("No such file") || matches!(e, Bollard::SocketNotFoundError(_)) {
         passing(
             format!("there is no engine at {engine}"),
             "start Docker or Podman, or name its socket by host= or DOCKER_HOST",

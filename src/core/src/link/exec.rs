@@ -24,6 +24,9 @@ use crate::wire::message::Operation;
 /// How much of a call's time is left for starting the command and for the way back of its answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// How much is looked at of what a command says instead of an answer.
+const SPOKEN: usize = 64 * 1024;
+
 /// A link over the one required ability of a transport.
 #[derive(Debug)]
 pub struct ExecLink {
@@ -158,8 +161,10 @@ fn absent(output: &Output) -> Error {
         Ended::Signal(signal) => format!("signal {signal}"),
         Ended::Unknown => "unknown status".to_owned(),
     };
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let said = stderr.trim().lines().rev().take(3).collect::<Vec<_>>();
+    // What starts containers says on stdout why it could not.
+    let spoken = if output.stderr.trim_ascii().is_empty() { &output.stdout } else { &output.stderr };
+    let spoken = String::from_utf8_lossy(&spoken[spoken.len().saturating_sub(SPOKEN)..]);
+    let said = spoken.trim().lines().rev().take(3).collect::<Vec<_>>();
     let said = said.into_iter().rev().collect::<Vec<_>>().join("; ");
     let message = if said.is_empty() {
         format!("the command ended without an answer ({how})")
