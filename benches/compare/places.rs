@@ -38,9 +38,10 @@ impl Place {
                 vec![("farcell stdio:", "stdio:".to_owned()), ("farcell local:", "local:".to_owned())]
             }
             Way::Ssh { config, host } => {
-                vec![("farcell", format!("exec+quote:ssh -F {} -T {host}", config.display()))]
+                let target = format!("ssh:{host}?config={}", config.display());
+                vec![("farcell", target.clone()), ("farcell russh", format!("{target}&driver=russh"))]
             }
-            Way::Docker { container, .. } => vec![("farcell", format!("exec:docker exec -i {container}"))],
+            Way::Docker { container, .. } => vec![("farcell", format!("docker://{container}"))],
         }
     }
 

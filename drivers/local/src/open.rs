@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use farcell_core::streams::Tail;
+use farcell_core::streams::LastBytes;
 use farcell_core::{ClosesOnShutdown, Duplex, Error, ErrorKind, Result, Running, Step};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr};
@@ -20,7 +20,7 @@ pub(crate) fn open(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> R
     else {
         return Err(Error::new(ErrorKind::Local, "the child process has no pipes").at(Step::Connect));
     };
-    let said = Arc::new(Mutex::new(Tail::default()));
+    let said = Arc::new(Mutex::new(LastBytes::default()));
     let listening = tokio::spawn(listen(stderr, Arc::clone(&said)));
     let child = OpenChild { _group: group, _child: child, said, listening };
     Ok(Duplex::new(ClosesOnShutdown::new(stdin), stdout, child))
@@ -32,7 +32,7 @@ struct OpenChild {
     // Dropped in this order: killed, then left to the runtime to be waited for.
     _group: Group,
     _child: Child,
-    said: Arc<Mutex<Tail>>,
+    said: Arc<Mutex<LastBytes>>,
     listening: JoinHandle<()>,
 }
 
@@ -50,7 +50,7 @@ impl Drop for OpenChild {
 }
 
 /// Keeps the end of what comes.
-async fn listen(mut stderr: ChildStderr, said: Arc<Mutex<Tail>>) {
+async fn listen(mut stderr: ChildStderr, said: Arc<Mutex<LastBytes>>) {
     let mut piece = Vec::with_capacity(4096);
     // What goes wrong with stderr is not worth an error of its own.
     while matches!(stderr.read_buf(&mut piece).await, Ok(n) if n > 0) {

@@ -5,7 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use farcell_core::streams::{Tail, read_all};
+use farcell_core::streams::{LastBytes, read_all};
 use farcell_core::{Ended, Error, ErrorKind, Instant, KernelId, Output, Result, Step};
 use rustix::process::{Pid, Signal, kill_process_group};
 #[cfg(target_os = "linux")]
@@ -135,7 +135,7 @@ pub(crate) async fn run(
             let (_, stdout) = tokio::join!(feed, output);
             (child.wait().await, stdout)
         };
-        let mut said = Tail::default();
+        let mut said = LastBytes::default();
         let ended = {
             let noise = async {
                 if let Some(errors) = errors {
@@ -176,7 +176,7 @@ fn ended(status: ExitStatus) -> Ended {
 
 /// The end of a stream.
 pub(crate) async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> Bytes {
-    let mut tail = Tail::default();
+    let mut tail = LastBytes::default();
     if let Some(stream) = stream {
         tail.read(stream).await;
     }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::leash::Leash;
-use super::streams::{Tail, read_all};
+use super::streams::{LastBytes, read_all};
 use super::{Duplex, Ended, Output, Running};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -80,7 +80,7 @@ pub trait Ender: Send + Sync + fmt::Debug {
 /// What its user holds of a command that is looked after. To drop it ends the command, unless that has ended.
 #[derive(Debug)]
 pub struct Kept {
-    said: Arc<Mutex<Tail>>,
+    said: Arc<Mutex<LastBytes>>,
     ended: Option<oneshot::Receiver<Ended>>,
     ender: Arc<dyn Ender>,
     /// The keeper sees this end when it is dropped.
@@ -110,7 +110,7 @@ impl<T: ?Sized> fmt::Debug for Streamed<T> {
 /// Outside of a runtime.
 pub fn keep(remote: Remote, ender: Arc<dyn Ender>, guard: impl Any + Send) -> Held {
     let Remote { stdin, stdout, stderr, ending } = remote;
-    let said = Arc::new(Mutex::new(Tail::default()));
+    let said = Arc::new(Mutex::new(LastBytes::default()));
     let (tell, ended) = oneshot::channel();
     let (held, dropped) = oneshot::channel();
     let keeper = Keeper {
@@ -186,7 +186,7 @@ struct Keeper {
     stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
     ending: Ending,
     leash: Leash,
-    said: Arc<Mutex<Tail>>,
+    said: Arc<Mutex<LastBytes>>,
     ender: Arc<dyn Ender>,
     _guard: Box<dyn Any + Send>,
 }

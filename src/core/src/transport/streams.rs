@@ -27,11 +27,11 @@ pub async fn read_all(mut stream: impl AsyncRead + Unpin) -> io::Result<Bytes> {
 
 /// The last 64 KiB of a stream, where the reason of a failure stands.
 #[derive(Debug, Default)]
-pub struct Tail {
+pub struct LastBytes {
     bytes: BytesMut,
 }
 
-impl Tail {
+impl LastBytes {
     /// Keeps the end of what there was and of `piece`.
     pub fn push(&mut self, piece: &[u8]) {
         self.bytes.extend_from_slice(piece);
