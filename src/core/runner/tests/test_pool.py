@@ -133,12 +133,12 @@ class Takes(PoolTest):
         self.assertEqual((again["reused"], again["kernel"]["id"]), (True, first["kernel"]["id"]))
 
     def test_a_missing_working_directory_is_told_and_nothing_is_left(self):
-        self.fill(1)
+        _, pids = self.fill(1)
         with self.assertRaises(Fault) as caught:
             self.spawn(cwd="/no/such/place")
         self.assertEqual((caught.exception.code, "/no/such/place" in caught.exception.message), ("spawn-failed", True))
         self.assertEqual(len([name for name in os.listdir(self.far.base) if name.startswith("k-")]), 1)
-        self.full(1)
+        until(lambda: len(self.pids()) == 1 and not self.pids() & pids, what="another one")
         self.assertTaken(self.spawn())
 
     def test_a_directory_that_somebody_has_filled_is_not_replaced(self):
