@@ -288,7 +288,7 @@ class Lane(unittest.TestCase):
             reply, way = self.kernel.lane("x += 1; x" if number % 2 else "x += 1; print(x)")
             direct += way == DIRECT
             said = reply["result"]["text/plain"] + "\n" if number % 2 else reply["stdout"]
-            self.assertEqual((reply["status"], said, reply["cell"]["number"]), ("ok", "%d\n" % number, number + 1))
+            self.assertEqual((reply["status"], said, reply["cell"]["number"]), ("ok", "%d\n" % number, number + 1), reply)
         self.assertGreater(direct, 500)
 
     def test_adoption_races_with_the_end(self):
