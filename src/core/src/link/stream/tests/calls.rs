@@ -213,10 +213,13 @@ async fn echo(mut courier: Courier) {
             b'C' => {
                 let mut text = calls.remove(&number).unwrap_or_default();
                 text.extend(piece);
-                for piece in text.chunks(777) {
-                    courier.send(b'O', number, piece).await;
+                let length = text.len().to_string();
+                let frames = text.chunks(777).map(|piece| (b'O', piece)).chain([(b'J', length.as_bytes())]);
+                for (kind, payload) in frames {
+                    if courier.try_send(kind, number, payload).await.is_err() {
+                        return; // the host has gone: nobody waited any more
+                    }
                 }
-                courier.send(b'J', number, text.len().to_string().as_bytes()).await;
             }
             b'X' => {
                 calls.remove(&number);

@@ -149,10 +149,15 @@ impl Courier {
     }
 
     pub(super) async fn send(&mut self, kind: u8, number: u32, payload: &[u8]) {
+        self.try_send(kind, number, payload).await.unwrap();
+    }
+
+    /// The same where the host may have gone by now.
+    pub(super) async fn try_send(&mut self, kind: u8, number: u32, payload: &[u8]) -> std::io::Result<()> {
         let mut frame = frame::header(kind, payload.len() + 4).unwrap().to_vec();
         frame.extend(number.to_be_bytes());
         frame.extend(payload);
-        self.write.write_all(&frame).await.unwrap();
+        self.write.write_all(&frame).await
     }
 
     pub(super) async fn answer(&mut self, number: u32) {
