@@ -5,13 +5,11 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use farcell::docker::DockerConnector;
-use farcell::{
-    Cell, Drivers, FileCellDriver, NoEvents, Registry, RegistryOptions, Reply, Session, SessionOptions,
-    Status, Target,
-};
+use farcell::{Drivers, FileCellDriver, Registry, RegistryOptions, Session, SessionOptions, Target};
+
+pub(crate) use super::cells::{ok, until, value};
 
 /// A container that goes with this value.
 pub(crate) struct Box {
@@ -91,27 +89,4 @@ pub(crate) fn registry() -> Registry {
 
 pub(crate) fn session(registry: &Registry, target: &Target, name: &str) -> Session {
     registry.session("docker", name, target, SessionOptions::default()).unwrap()
-}
-
-/// Runs a cell that has to end well.
-pub(crate) async fn ok(session: &Session, code: &str) -> Reply {
-    let reply =
-        session.run(&Cell::new(code), &NoEvents).await.unwrap_or_else(|e| panic!("{e} ({:?})", e.hint()));
-    assert_eq!(reply.status, Status::Ok, "{reply:#?}");
-    reply
-}
-
-/// The text of a cell's value.
-pub(crate) async fn value(session: &Session, code: &str) -> String {
-    let reply = ok(session, code).await;
-    reply.result.unwrap()["text/plain"].as_str().unwrap().to_owned()
-}
-
-/// Waits for something that somebody else brings about.
-pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(30), "it does not come to this: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

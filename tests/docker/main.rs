@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 mod boxes;
+#[path = "../common/cells.rs"]
+mod cells;
 mod events;
 mod images;
 

@@ -1,6 +1,8 @@
 //! What can happen between here and a host, over both ssh drivers and a real OpenSSH server: each trap is a test of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
+#[path = "../common/cells.rs"]
+mod cells;
 mod cuts;
 mod flood;
 mod keys;
