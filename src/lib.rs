@@ -5,7 +5,7 @@
 //! | feature | targets |
 //! |---|---|
 //! | `local` | `local:`, `stdio:`, `exec:PREFIX`, `exec+quote:PREFIX` |
-//! | `docker` | `docker://NAME`, `podman://NAME`, `compose://PROJECT/SERVICE` |
+//! | `docker` | `docker://NAME`, `podman://NAME`, `compose://PROJECT/SERVICE`, `docker+run://IMAGE`, `podman+run://IMAGE` |
 //! | `ssh` | `ssh://user@host:port`, `ssh:alias`, by the ssh program |
 //! | `russh` | the same with `driver=russh`, which needs no ssh program |
 //! | `cli` | the program `farcell`; a library user leaves it out |

@@ -1,6 +1,6 @@
 //! What farcell has to reach, and whether it does. A ratio is one of medians, of rows of the same run.
 
-use crate::lanes::FLOOR;
+use crate::lanes::{FLOOR, LINE};
 use crate::places::ROUND_TRIP_MS;
 use crate::report::Report;
 use crate::{bulk, crowd, flight, many, rate, spawn, warm};
@@ -9,7 +9,7 @@ const POLLED: &str = "polled protocol";
 const EXECNET: [&str; 2] = ["execnet", "execnet via"];
 const IPYKERNEL: &str = "ipykernel";
 /// Which floors are no peers.
-const NO_PEERS: [&str; 2] = [FLOOR, "bare pipe (Python)"];
+const NO_PEERS: [&str; 3] = [FLOOR, LINE, "bare pipe (Python)"];
 const FAR: &str = "ssh, 50 ms";
 
 /// Judges all of it; what was not measured is said to be so.
@@ -28,6 +28,7 @@ fn warm_cells(report: &mut Report) {
     for target in ["ssh", "docker"] {
         at_most(report, warm::MEASURE, target, "farcell", 1.25, &EXECNET[..1]);
     }
+    at_most(report, warm::MEASURE, "docker", "farcell", 2.0, &[LINE]);
     for target in ["local", "ssh", "docker", FAR] {
         for system in systems(target) {
             // Far away all of them wait for the same round trip; that one has a bound below.

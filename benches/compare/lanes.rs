@@ -5,14 +5,18 @@ use std::time::{Duration, Instant};
 use crate::adapter::Adapter;
 use crate::farcell_side::FarcellSide;
 use crate::floor::Floor;
+use crate::line::BareLine;
 use crate::options::Options;
-use crate::places::Place;
+use crate::places::{Place, Way};
 use crate::report::{Report, Row};
 use crate::samples::Samples;
 use crate::side::{Done, KernelNumber, Side};
 
 /// The name of the floor that ratios refer to.
 pub(crate) const FLOOR: &str = "bare pipe (tokio)";
+
+/// The name of a line that is sent back.
+pub(crate) const LINE: &str = "docker exec -i cat";
 
 /// The name of farcell with kernels that stand ready.
 const POOLED: &str = "farcell, pool";
@@ -55,6 +59,9 @@ impl<'a> Lanes<'a> {
     pub(crate) fn connect(place: &'a Place, options: &Options, report: &mut Report) -> crate::Result<Self> {
         let mut lanes = Lanes { place, lanes: Vec::new(), hurry: options.quick.then_some(QUICK) };
         lanes.join(FLOOR, Floor::start(place).map(|side| Box::new(side) as _), report);
+        if let Way::Docker { container, .. } = &place.way {
+            lanes.join(LINE, BareLine::start(container).map(|side| Box::new(side) as _), report);
+        }
         for (system, target) in place.targets() {
             lanes.join(system, FarcellSide::start(place, &target).map(|side| Box::new(side) as _), report);
             if let Some(pool) = options.pool.filter(|_| !target.starts_with("stdio:")) {

@@ -24,6 +24,7 @@ mod fixtures;
 mod flight;
 mod floor;
 mod lanes;
+mod line;
 mod many;
 mod options;
 mod places;

@@ -5,7 +5,7 @@
 //! cargo bench --bench floor -- --quick            under half a minute
 //! cargo bench --bench floor -- --check            exit status 1 where a threshold is missed
 //! cargo bench --bench floor -- --json FILE        the rows of the table as JSON, too
-//! cargo bench --bench floor -- --only warm        one part: warm, spawn, memory, leaks
+//! cargo bench --bench floor -- --only warm        one part: warm, spawn, memory, leaks, clean
 //! ```
 //!
 //! All sides of a comparison run in turns, batch by batch, so that whatever else the machine does hits them alike: the figure to look at is the ratio.
@@ -13,6 +13,7 @@
 //! two idle cores take to wake each other. `taskset -c 0 cargo bench --bench floor` shows the one level, an idle machine the other.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
+mod clean;
 mod host;
 mod leaks;
 mod memory;
@@ -61,6 +62,7 @@ fn run() -> Result<ExitCode> {
             Part::Spawn => spawn::measure(&options, &mut report)?,
             Part::Memory => memory::measure(&options, &mut report)?,
             Part::Leaks => leaks::measure(&options, &mut report)?,
+            Part::Clean => clean::measure(&options, &mut report)?,
         }
     }
     println!("{}\n\n{report}", machine(&options.python));

@@ -12,10 +12,16 @@ pub(crate) enum Part {
     Spawn,
     Memory,
     Leaks,
+    Clean,
 }
 
-const PARTS: [(&str, Part); 4] =
-    [("warm", Part::Warm), ("spawn", Part::Spawn), ("memory", Part::Memory), ("leaks", Part::Leaks)];
+const PARTS: [(&str, Part); 5] = [
+    ("warm", Part::Warm),
+    ("spawn", Part::Spawn),
+    ("memory", Part::Memory),
+    ("leaks", Part::Leaks),
+    ("clean", Part::Clean),
+];
 
 /// What to do, and how long.
 #[derive(Debug, Default)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
+use farcell::Limits;
 use farcell::cell::LONGEST;
 
 /// Arguments of every subcommand.
@@ -12,6 +13,9 @@ pub(crate) struct Global {
     /// Print one JSON document on stdout and nothing else
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
+    /// Show what cells print as it came: with terminal escapes, and with secrets
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) raw: bool,
     /// Tell more on stderr; twice for everything
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
@@ -42,6 +46,10 @@ pub(crate) struct SessionArgs {
     /// [default: default]
     #[arg(long, value_name = "OWNER")]
     pub(crate) owner: Option<String>,
+    /// The account of this machine that the kernel of local: or stdio: runs under; only root may name
+    /// another
+    #[arg(long, value_name = "ACCOUNT")]
+    pub(crate) user: Option<String>,
 }
 
 /// What a new kernel shall be like.
@@ -56,6 +64,47 @@ pub(crate) struct KernelArgs {
     /// Environment variable to set first; NAME alone passes the caller's value on
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<String>,
+    /// A limit of a new kernel: memory=2G, cpu=60 (seconds), processes=500, files=256 or spill=1G
+    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
+    pub(crate) limits: Vec<Limit>,
+}
+
+/// One limit of a new kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Limit {
+    Memory(u64),
+    CpuSeconds(u64),
+    Processes(u64),
+    OpenFiles(u64),
+    Spill(u64),
+}
+
+impl Limit {
+    /// Puts it in the place of what the config says.
+    pub(crate) fn apply(self, limits: &mut Limits) {
+        match self {
+            Limit::Memory(bytes) => limits.memory_bytes = Some(bytes),
+            Limit::CpuSeconds(seconds) => limits.cpu_seconds = Some(seconds),
+            Limit::Processes(count) => limits.processes = Some(count),
+            Limit::OpenFiles(count) => limits.open_files = Some(count),
+            Limit::Spill(bytes) => limits.spill_bytes = bytes,
+        }
+    }
+}
+
+/// Reads a [`Limit`]; the names of the config file are understood as well.
+pub(crate) fn limit(text: &str) -> Result<Limit, String> {
+    let (name, value) = text.split_once('=').ok_or("write it as memory=2G")?;
+    let count = || value.parse().map_err(|_| format!("{value:?} is not a number"));
+    let limit = match name {
+        "memory" | "memory_bytes" => Limit::Memory(size(value)?),
+        "cpu" | "cpu_seconds" => Limit::CpuSeconds(duration(value)?.as_secs_f64().ceil() as u64),
+        "processes" => Limit::Processes(count()?),
+        "files" | "open_files" => Limit::OpenFiles(count()?),
+        "spill" | "spill_bytes" => Limit::Spill(size(value)?),
+        _ => return Err(format!("{name:?} is none of memory, cpu, processes, files, spill")),
+    };
+    Ok(limit)
 }
 
 /// Reads a duration such as `90s`, `5m`, `1h30m`, or a bare number of seconds.
@@ -108,6 +157,16 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_are_read_by_their_names() {
+        assert_eq!(
+            (limit("memory=2G"), limit("cpu=1m")),
+            (Ok(Limit::Memory(2 << 30)), Ok(Limit::CpuSeconds(60)))
+        );
+        assert_eq!(limit("open_files=64"), Ok(Limit::OpenFiles(64)));
+        assert!(limit("memory").is_err() && limit("files=many").is_err() && limit("time=3").is_err());
+    }
 
     #[test]
     fn durations_and_sizes_are_read_as_people_write_them() {

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use farcell::{Cell, Error, ErrorKind, NoEvents, Registry, RegistryOptions, Result, Session, Status};
+use farcell::tools::function;
+use farcell::{Cell, Error, ErrorKind, NoEvents, Registry, RegistryOptions, Result, Session, Status, Tools};
 use serde::Serialize;
 use serde_json::json;
 
@@ -20,6 +21,7 @@ const MEGABYTE: usize = 1_000_000;
 What the measures say:
   round trip    one question to a kernel: the floor of everything else
   warm cell     x += 1 in a kernel that is there, from call to reply
+  tool call     a function of this program, called from a cell, from call to value
   first spawn   from call to first reply, where no kernel of this kind was before
   spawn         likewise, on a target that is warm by now
   1 MB output   a cell that prints a megabyte
@@ -44,6 +46,14 @@ struct Measure {
     p50_ms: f64,
     p99_ms: f64,
     n: usize,
+}
+
+impl Measure {
+    /// Of times in order, which are not none.
+    fn of(measure: &'static str, times: &[f64]) -> Self {
+        let at = |share: usize| times[(times.len() - 1) * share / 100];
+        Measure { measure, p50_ms: at(50), p99_ms: at(99), n: times.len() }
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
@@ -88,9 +98,14 @@ impl<'a> Bench<'a> {
         let options = RegistryOptions { store: None, cap: 16, ..RegistryOptions::default() };
         let registry = Registry::new(farcell::drivers(), options);
         let owner = format!("farcell-bench-{}", std::process::id());
-        let args_of =
-            SessionArgs { on: args.target.clone(), session: Some("warm".into()), owner: Some(owner) };
-        let kernel = KernelArgs { python: args.python.clone(), cwd: None, env: Vec::new() };
+        let args_of = SessionArgs {
+            on: args.target.clone(),
+            session: Some("warm".into()),
+            owner: Some(owner),
+            user: None,
+        };
+        let kernel =
+            KernelArgs { python: args.python.clone(), cwd: None, env: Vec::new(), limits: Vec::new() };
         let warm = context.session_in(&registry, &args_of, Some(&kernel))?;
         Ok(Bench { context, args: args_of, kernel, registry, warm })
     }
@@ -117,6 +132,7 @@ impl<'a> Bench<'a> {
             .await?,
         );
         found.push(self.time("warm cell", count, async |_| cell(&self.warm, "x += 1").await).await?);
+        found.push(self.tool_calls(count.min(100)).await?);
         found.push(first);
         found.push(
             self.time("spawn", few, async |n| {
@@ -129,6 +145,30 @@ impl<'a> Bench<'a> {
         let code = format!("y = 0\n{}\n", "#".repeat(10 * MEGABYTE));
         found.push(self.time("10 MB code", few, async |_| cell(&self.warm, &code).await).await?);
         Ok(found)
+    }
+
+    /// Times calls of a tool, from inside of the cell that makes them.
+    async fn tool_calls(&self, count: usize) -> Result<Measure> {
+        let ping = function("ping", "", json!({"properties": {}}), |_| async { Ok(json!(null)) });
+        let tools = Tools::new([ping])?.budget(u32::try_from(count).unwrap_or(u32::MAX));
+        let code = format!(
+            "from farcell_tools import ping\nimport time\ntimes, began = [], time.time()\n\
+             while len(times) < {count} and time.time() < began + {}:\n    \
+             t = time.perf_counter(); ping(); times.append((time.perf_counter() - t) * 1000)\n\
+             print(*times)",
+            PATIENCE.as_secs()
+        );
+        let reply = self.warm.run(&Cell::new(code).tools(tools), &NoEvents).await?;
+        let mut times: Vec<f64> = reply.stdout.split_whitespace().filter_map(|t| t.parse().ok()).collect();
+        if reply.status != Status::Ok || times.is_empty() {
+            let why = reply.error.map_or_else(String::new, |e| format!(": {}", e.message));
+            return Err(Error::new(
+                ErrorKind::KernelDead,
+                format!("a cell with a tool ended with {:?}{why}", reply.status),
+            ));
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(Measure::of("tool call", &times))
     }
 
     /// Times `step` `count` times, fewer where that would take too long.
@@ -149,8 +189,7 @@ impl<'a> Bench<'a> {
             times.push(started.elapsed().as_secs_f64() * 1000.0);
         }
         times.sort_by(f64::total_cmp);
-        let at = |share: usize| times[(times.len() - 1) * share / 100];
-        Ok(Measure { measure, p50_ms: at(50), p99_ms: at(99), n: times.len() })
+        Ok(Measure::of(measure, &times))
     }
 }
 

@@ -21,6 +21,25 @@ pub(crate) struct Config {
     pub(crate) defaults: Defaults,
     pub(crate) targets: BTreeMap<String, NamedTarget>,
     pub(crate) ssh: Ssh,
+    pub(crate) tools: BTreeMap<String, ConfiguredTool>,
+    /// Where the file is, for paths in it.
+    #[serde(skip)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+/// A command that cells may call as a tool, where it is named.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConfiguredTool {
+    pub(crate) command: String,
+    /// A file, or `any`; else `COMMAND --schema` prints it.
+    #[serde(default)]
+    pub(crate) schema: Option<String>,
+    /// A person is asked before each call.
+    #[serde(default)]
+    pub(crate) ask: bool,
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// How connections by ssh are kept.
@@ -66,6 +85,18 @@ pub(crate) struct Defaults {
     pub(crate) preload: Vec<String>,
     /// How many kernels stand ready on a target.
     pub(crate) pool: Option<u32>,
+    /// What cells print is shown as it came.
+    pub(crate) raw: bool,
+    /// Names of environment variables whose values are redacted.
+    pub(crate) secrets: Vec<String>,
+    /// Names of environment variables that new kernels get.
+    pub(crate) env_pass: Vec<String>,
+    /// The tools of this file that cells may call where the command line names none.
+    pub(crate) tools: Vec<String>,
+    #[serde(deserialize_with = "optional_duration")]
+    pub(crate) tool_timeout: Option<Duration>,
+    pub(crate) tool_budget: Option<u32>,
+    pub(crate) trace_tools: bool,
 }
 
 /// A target under a name of its own, with what its kernels shall be like.
@@ -91,6 +122,9 @@ pub(crate) struct NamedTarget {
     /// Instead of that of the defaults.
     #[serde(default)]
     pub(crate) pool: Option<u32>,
+    /// Beside those of the defaults.
+    #[serde(default)]
+    pub(crate) env_pass: Vec<String>,
 }
 
 impl Ssh {
@@ -131,11 +165,12 @@ impl Config {
                 );
             }
         };
-        toml::from_str(&text).map_err(|e| {
+        let config: Config = toml::from_str(&text).map_err(|e| {
             // toml's own message names line and column and shows the place.
             bad(format!("the config file {} has a mistake\n{}", path.display(), e.to_string().trim_end()))
                 .with_hint("docs/guide.md lists what can stand in it")
-        })
+        })?;
+        Ok(Config { dir: path.parent().map(Path::to_owned), ..config })
     }
 }
 

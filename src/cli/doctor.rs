@@ -41,9 +41,12 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
     let driver = context.registry.driver(&target)?;
     let dir = named.and_then(|n| n.dir.as_deref());
     let python = args.python.as_deref().or_else(|| named.and_then(|n| n.python.as_deref()));
-    let diagnosis = driver.doctor(&target, dir, python).await?;
+    let cleaner = context.registry.cleaner();
+    let diagnosis = driver.doctor(&target, dir, python).await.map_err(|e| cleaner.error(e))?;
     let mut findings = findings(&diagnosis.facts, diagnosis.round_trip_ms);
     findings.insert(0, carrier(&diagnosis.carrier));
+    // The target says of itself what it likes.
+    findings.iter_mut().for_each(|finding| cleaner.clean(&mut finding.told));
     let bad = findings.iter().any(|f| f.verdict == Verdict::Bad);
     if context.json {
         output::document(&json!({

@@ -23,6 +23,11 @@ impl Exit {
     pub(crate) const INTERRUPTED: Exit = Exit(130);
     /// The interpreter died.
     pub(crate) const DIED: Exit = Exit(137);
+
+    /// Ended by a signal.
+    pub(crate) fn of_signal(signal: u8) -> Exit {
+        Exit(128 + signal)
+    }
 }
 
 impl From<Exit> for ExitCode {

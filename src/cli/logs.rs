@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use farcell::bytes::{Bytes, BytesMut};
-use farcell::wire::record;
 use farcell::{
-    CellNumber, Error, ErrorKind, Event, Fetched, ReadFile, RecordEvents, Result, Session, Step, Stream,
-    Which,
+    CellNumber, Error, ErrorKind, Event, Fetched, ReadFile, Result, Session, Step, Stream, TextDecoder, Which,
 };
 
 use super::args::SessionArgs;
@@ -21,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Unlike a reply, this is all of the output, as far as it was kept (64 MiB a cell).
+Unlike a reply, this is all of the output, as far as it was kept (64 MiB a cell); cleaned alike, unless with --raw.
 The output of a cell is there until its reply has been acknowledged, and longer if the reply left some of it out.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -52,18 +49,28 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
         Some(n) => CellNumber(n),
         None => number(&session, &which).await?,
     };
-    let mut printer = Printer::default();
+    let mut transcript = session.transcript(number, &print);
     loop {
         // Asked before reading, so that what was printed until the end is not missed.
-        let ended = !args.follow || has_ended(&session, number).await?;
-        printer.catch_up(&session, number).await?;
-        if ended {
+        let ended = has_ended(&session, number).await?;
+        transcript.catch_up().await?;
+        if ended || !args.follow {
+            transcript.finish(ended);
             return Ok(Exit::OK);
         }
+        transcript.let_go();
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             _ = tokio::signal::ctrl_c() => return Ok(Exit::INTERRUPTED),
         }
+    }
+}
+
+fn print(event: Event) {
+    match event {
+        Event::Output { stream: Stream::Stdout, text, .. } => output::raw_stdout(&text),
+        Event::Output { stream: Stream::Stderr, text, .. } => output::raw_stderr(&text),
+        _ => {}
     }
 }
 
@@ -84,42 +91,14 @@ async fn has_ended(session: &Session, number: CellNumber) -> Result<bool> {
 }
 
 async fn supervisor(session: &Session) -> Result<Exit> {
-    let mut offset = 0;
+    let (mut offset, mut decoder, mut text) = (0, TextDecoder::default(), session.cleaner().stream());
     loop {
         let piece = session.read(ReadFile::Log, None, offset, PIECE).await?;
+        output::raw_stdout(&text.push(&decoder.push(&piece.bytes)));
         if piece.bytes.is_empty() {
+            output::raw_stdout(&text.finish(false));
             return Ok(Exit::OK);
         }
-        output::bytes(&piece.bytes);
         offset = piece.next;
-    }
-}
-
-/// Prints the records of a cell's file as far as they are whole.
-#[derive(Default)]
-struct Printer {
-    offset: u64,
-    pending: BytesMut,
-    records: RecordEvents,
-}
-
-impl Printer {
-    async fn catch_up(&mut self, session: &Session, number: CellNumber) -> Result<()> {
-        loop {
-            let piece = session.read(ReadFile::Out, Some(number), self.offset, PIECE).await?;
-            if piece.bytes.is_empty() {
-                return Ok(());
-            }
-            self.offset = piece.next;
-            self.pending.extend_from_slice(&piece.bytes);
-            let bytes: Bytes = self.pending.split().freeze();
-            let (records, used) = record::read(&bytes);
-            self.pending.extend_from_slice(&bytes[used..]);
-            self.records.emit(records, &|event: Event| match event {
-                Event::Output { stream: Stream::Stdout, text } => output::raw_stdout(&text),
-                Event::Output { stream: Stream::Stderr, text } => output::raw_stderr(&text),
-                _ => {}
-            });
-        }
     }
 }

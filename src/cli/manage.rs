@@ -30,7 +30,8 @@ pub(crate) struct ResetArgs {
 pub(crate) struct StopArgs {
     #[command(flatten)]
     session: SessionArgs,
-    /// All kernels of all sessions that this machine knows; with --owner, those of the owner and its children
+    /// All kernels of all sessions that this machine knows, and what was made for them; with --owner, those of the owner and its
+    /// children
     #[arg(long, conflicts_with_all = ["session", "on"])]
     all: bool,
 }

@@ -16,6 +16,7 @@ mod repl;
 mod result;
 mod run;
 mod show;
+mod tools;
 mod transfer;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ Examples:
   farcell run 'x = 41'                        run a cell on this machine
   farcell run 'x + 1'                         42: the kernel is still there
   farcell run --on 'exec:docker exec -i web' -f job.py
+  farcell run --on docker+run://python:3 'x'  in a container of its own, without network
   farcell run --detach --timeout 1h -f long.py
   farcell repl                                the same kernel, interactively
   farcell put --on web data.csv /srv/         copy a file there, and get to copy one back

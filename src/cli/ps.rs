@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use farcell::{Error, Key, Probe, Result, Stored};
+use farcell::{Error, ErrorKind, Key, Probe, Result, Stored};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -15,7 +15,8 @@ const BOUND: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without --on: the kernels that farcell on this machine has started, by session.
+Without --on: the kernels that farcell on this machine has started, by session, and sandboxes
+without a kernel that it has left.
 With --on: all kernels of your user on that target, whoever started them.")]
 pub(crate) struct Args {
     /// Ask this target for all its kernels
@@ -28,6 +29,8 @@ struct Seen {
     key: Option<Key>,
     stored: Option<Stored>,
     probe: Result<Option<Probe>>,
+    /// What was made for a kernel that is not on record.
+    housing: Option<String>,
 }
 
 pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
@@ -41,7 +44,11 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
         output::aside("no kernels; `farcell run` starts one");
     } else {
         let heading = ["SESSION", "OWNER", "TARGET", "KERNEL", "STATE", "PYTHON", "AGE", "PID"];
-        output::table(&heading, &seen.iter().map(row).collect::<Vec<_>>());
+        // Part of it is said by the targets.
+        let cleaner = context.registry.cleaner();
+        let cleaned = |text: String| cleaner.text(&text).replace(['\n', '\t'], " ");
+        let rows = seen.iter().map(|seen| row(seen).into_iter().map(cleaned).collect());
+        output::table(&heading, &rows.collect::<Vec<_>>());
     }
     Ok(Exit::OK)
 }
@@ -49,40 +56,67 @@ pub(crate) async fn run(context: &Context, args: &Args) -> Result<Exit> {
 /// Asks all recorded kernels at once; a target that does not answer holds up nobody.
 async fn recorded(context: &Context) -> Vec<Seen> {
     let mut asking = JoinSet::new();
-    for stored in context.registry.stored().into_iter().filter(|s| s.kernel.is_some()) {
+    let (houses, kernels): (Vec<_>, Vec<_>) = context
+        .registry
+        .stored()
+        .into_iter()
+        .filter(|stored| stored.kernel.is_some() || stored.is_empty_house())
+        .partition(Stored::is_empty_house);
+    for stored in kernels {
         let session = context.session_of(&stored.key);
         asking.spawn(async move {
             let probe = match session {
-                Ok(session) => match tokio::time::timeout(BOUND, session.probe()).await {
-                    Ok(probe) => probe,
-                    Err(_) => Err(Error::new(farcell::ErrorKind::Deadline, "no answer in time")),
-                },
+                Ok(session) => in_time(session.probe()).await,
                 Err(e) => Err(e),
             };
-            Seen { key: Some(stored.key.clone()), stored: Some(stored), probe }
+            Some(Seen { key: Some(stored.key.clone()), stored: Some(stored), probe, housing: None })
         });
     }
-    let mut seen = asking.join_all().await;
+    for stored in houses {
+        let registry = context.registry.clone();
+        asking.spawn(async move {
+            let (probe, housing) = match in_time(registry.housing(&stored.key)).await {
+                // Nothing came of it, or it has ended by itself.
+                Ok(None) => return None,
+                Ok(housing) => (Ok(None), housing),
+                Err(e) => (Err(e), None),
+            };
+            Some(Seen { key: Some(stored.key.clone()), stored: Some(stored), probe, housing })
+        });
+    }
+    let mut seen: Vec<_> = asking.join_all().await.into_iter().flatten().collect();
     seen.sort_by(|a, b| a.key.cmp(&b.key));
     seen
+}
+
+/// The answer of a target, which gets no longer than the others to give it.
+async fn in_time<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(BOUND, answer)
+        .await
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, "no answer in time")))
 }
 
 async fn discovered(context: &Context, on: &str) -> Result<Vec<Seen>> {
     let (target, named) = context.target(Some(on))?;
     let driver = context.registry.driver(&target)?;
-    let probes = driver.list(&target, named.and_then(|n| n.dir.as_deref())).await?;
+    let probes = driver.list(&target, named.and_then(|n| n.dir.as_deref())).await;
+    let probes = probes.map_err(|e| context.registry.cleaner().error(e))?;
     let stored = context.registry.stored();
     Ok(probes
         .into_iter()
         .map(|probe| {
             let id = probe.kernel.as_ref().map(|k| &k.id);
             let known = stored.iter().find(|s| s.kernel.as_ref().map(|k| &k.id) == id).cloned();
-            Seen { key: known.as_ref().map(|s| s.key.clone()), stored: known, probe: Ok(Some(probe)) }
+            let key = known.as_ref().map(|s| s.key.clone());
+            Seen { key, stored: known, probe: Ok(Some(probe)), housing: None }
         })
         .collect())
 }
 
 fn state(seen: &Seen) -> String {
+    if let Some(housing) = &seen.housing {
+        return housing.clone();
+    }
     match &seen.probe {
         Ok(Some(probe)) if !probe.alive => "dead".to_owned(),
         Ok(Some(probe)) => match &probe.running {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use farcell::{Cell, Echo, Result, Status};
+use farcell::{Cell, Echo, Result, State, Status};
 use reedline::{
     FileBackedHistory, Prompt, PromptEditMode, PromptHistorySearch, Reedline, Signal, ValidationResult,
     Validator,
@@ -16,6 +16,7 @@ use super::exit::{self, Exit};
 use super::output;
 use super::run::run_interruptibly;
 use super::show::Live;
+use super::tools::ToolArgs;
 
 /// How many lines of history are kept.
 const HISTORY: usize = 10_000;
@@ -33,6 +34,8 @@ pub(crate) struct Args {
     /// How long a cell may run, such as 90s or 10m, or none
     #[arg(long, value_name = "TIME", value_parser = args::timeout, default_value = "none")]
     timeout: args::Timeout,
+    #[command(flatten)]
+    tools: ToolArgs,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
@@ -44,6 +47,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
     cell.echo = Echo::All;
     cell.cwd.clone_from(&args.kernel.cwd);
     cell.env.extend(environment(&args.kernel.env)?);
+    cell.tools = args.tools.tools(context).await?;
     if output::is_terminal() {
         let key = session.key();
         output::aside(&format!(
@@ -77,13 +81,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
             _ => {}
         }
         cell.code = code;
-        let live = Live::new(context, &session.key().session, false);
+        let live = Live::new(context, &session.key().session, false).trace_tools(args.tools.traces(context));
         last = match run_interruptibly(&session, &cell, &live).await {
             Ok(reply) => {
                 live.finish(&reply);
                 // What was set at the start stays; setting it again would undo what cells changed.
-                cell.cwd = None;
-                cell.env.clear();
+                if reply.kernel.state != State::None {
+                    cell.cwd = None;
+                    cell.env.clear();
+                }
                 if reply.status == Status::Exit {
                     return Ok(exit::of_reply(&reply));
                 }

@@ -4,14 +4,16 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use farcell::{Cell, CellId, Echo, Error, ErrorKind, Reply, Result, Session, Step};
+use farcell::{Cell, CellId, Echo, Error, ErrorKind, Reply, Result, Session, Status, Step};
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{self, KernelArgs, SessionArgs};
 use super::context::{Context, environment, local_error};
 use super::exit::{self, Exit};
 use super::output;
 use super::show::Live;
+use super::tools::ToolArgs;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -20,6 +22,7 @@ Examples:
   farcell run -s work --timeout 10m -f train.py
   echo 'print(6 * 7)' | farcell run -
   farcell run --json '1/0'                    one JSON document: the reply
+  farcell run --tool 'search=python3 search.py' 'from farcell_tools import search; search(\"x\")'
   farcell run --detach --timeout 1h -f long.py; farcell result --wait
 
 Ctrl-C interrupts the cell and keeps the variables; a second Ctrl-C does not wait for that.
@@ -46,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     reset: bool,
     /// Send the cell and return at once; `farcell result` fetches the reply
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "tools")]
     detach: bool,
     /// How much of each output stream the reply holds [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
@@ -54,6 +57,8 @@ pub(crate) struct Args {
     /// Which values are shown: that of a last expression, or of every expression as at Python's prompt
     #[arg(long, value_enum, default_value = "last")]
     echo: EchoArg,
+    #[command(flatten)]
+    tools: ToolArgs,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -68,14 +73,23 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
     if args.detach {
         return detach(context, &session, &cell).await;
     }
-    let live = Live::new(context, &session.key().session, context.json);
-    match run_interruptibly(&session, &cell, &live).await {
+    let cell = cell.tools(args.tools.tools(context).await?);
+    let live =
+        Live::new(context, &session.key().session, context.json).trace_tools(args.tools.traces(context));
+    let outcome = tokio::select! {
+        outcome = run_interruptibly(&session, &cell, &live) => outcome,
+        // What tools have started ends with us, so that we must not end without a word.
+        exit = terminated(), if cell.tools.is_some() => return exit,
+    };
+    match outcome {
         Ok(reply) => {
             show(context, &live, &reply);
-            if reply.kernel.reused && args.kernel.python.is_some() {
-                output::note(
-                    "--python was not used, as the session has its kernel; it counts after `farcell stop`",
-                );
+            let unused =
+                [("--python", args.kernel.python.is_some()), ("--limit", !args.kernel.limits.is_empty())];
+            for (name, _) in unused.iter().filter(|(_, given)| *given && reply.kernel.reused) {
+                output::note(&format!(
+                    "{name} was not used, as the session has its kernel; it counts after `farcell stop`"
+                ));
             }
             Ok(exit::of_reply(&reply))
         }
@@ -90,6 +104,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Exit> {
 /// The error for a cell that Ctrl-C kept from running.
 fn withdrawn() -> Error {
     Error::new(ErrorKind::Interrupted, "the cell was taken back before it began; it was not run")
+}
+
+/// The error for a cell without a kernel, which ends with whoever waits for it.
+fn abandoned() -> Error {
+    Error::new(ErrorKind::Interrupted, "the cell ran without a kernel, and was ended with this command")
 }
 
 /// The error for a cell that was left while it was being interrupted.
@@ -107,10 +126,24 @@ pub(crate) async fn run_interruptibly(session: &Session, cell: &Cell, live: &Liv
         pressed = ctrl_c() => pressed?,
     }
     let Some(id) = live.cell() else { return Err(withdrawn()) };
+    if live.is_alone() {
+        return Err(abandoned());
+    }
+    let ending = end(session, &id);
+    tokio::pin!(ending);
     tokio::select! {
-        outcome = &mut running => return outcome,
+        outcome = &mut running => {
+            if outcome.as_ref().is_ok_and(|reply| reply.status == Status::Lost) {
+                // Whoever follows a cell that is being taken back may hear before us that there is none any more.
+                tokio::select! {
+                    ended = &mut ending => if matches!(ended, Ok(Ending::Withdrawn)) { return Err(withdrawn()) },
+                    pressed = ctrl_c() => pressed?,
+                }
+            }
+            return outcome;
+        }
         pressed = ctrl_c() => return Err(pressed.map_or_else(|e| e, left)),
-        ended = end(session, &id) => match ended {
+        ended = &mut ending => match ended {
             Ok(Ending::Withdrawn) => return Err(withdrawn()),
             Ok(Ending::Interrupted) => {}
             Ok(Ending::Neither(why)) => output::note(&why),
@@ -121,6 +154,16 @@ pub(crate) async fn run_interruptibly(session: &Session, cell: &Cell, live: &Liv
         outcome = &mut running => outcome,
         pressed = ctrl_c() => Err(pressed.map_or_else(|e| e, left)),
     }
+}
+
+/// Waits for a signal that would end this process at once.
+async fn terminated() -> Result<Exit> {
+    let listen = |kind: SignalKind| signal(kind).map_err(|e| local_error("cannot listen for signals", e));
+    let (mut term, mut hup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
+    Ok(tokio::select! {
+        _ = term.recv() => Exit::of_signal(15),
+        _ = hup.recv() => Exit::of_signal(1),
+    })
 }
 
 async fn ctrl_c() -> Result<()> {

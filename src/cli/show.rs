@@ -13,6 +13,7 @@ use super::output;
 #[derive(Debug)]
 pub(crate) struct Live {
     quiet: bool,
+    traces_tools: bool,
     shown: Mutex<Shown>,
 }
 
@@ -25,6 +26,8 @@ struct Shown {
     /// How many bytes of stdout and stderr were printed.
     printed: [u64; 2],
     cell: Option<CellId>,
+    /// It has no kernel.
+    alone: bool,
 }
 
 impl Live {
@@ -35,19 +38,31 @@ impl Live {
         let displays = Displays::new(&context.state_dir.join("displays"), &prefix);
         Live {
             quiet,
+            traces_tools: false,
             shown: Mutex::new(Shown {
                 displays,
                 displayed: 0,
                 open_line: false,
                 printed: [0; 2],
                 cell: None,
+                alone: false,
             }),
         }
+    }
+
+    /// Prints tool calls on stderr, also where it is quiet otherwise.
+    pub(crate) fn trace_tools(self, traces_tools: bool) -> Self {
+        Live { traces_tools, ..self }
     }
 
     /// The cell, once it has been sent.
     pub(crate) fn cell(&self) -> Option<CellId> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).cell.clone()
+    }
+
+    /// Whether the cell runs without a kernel.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).alone
     }
 
     /// Prints what the reply says beyond what was printed as it happened.
@@ -70,21 +85,28 @@ impl Live {
 
 impl EventSink for Live {
     fn event(&self, event: Event) {
-        if self.quiet && !matches!(event, Event::Sent { .. }) {
+        let is_of_tools = matches!(event, Event::ToolCall { .. } | Event::ToolAnswer { .. });
+        let is_wanted = if is_of_tools { self.traces_tools } else { !self.quiet };
+        if !is_wanted && !matches!(event, Event::Sent { .. } | Event::Alone) {
             return;
         }
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Output { stream, text } => shown.print(stream, &text),
+            Event::Output { stream, text, bytes } => shown.print(stream, &text, bytes),
             Event::Display(bundle) => {
                 shown.display(&bundle);
                 shown.displayed += 1;
             }
             Event::Sent { id } => shown.cell = Some(id),
+            Event::Alone => shown.alone = true,
             Event::Queued { ahead } => {
                 output::note(&format!("waiting for {ahead} other cell(s) of this session"));
             }
             Event::Note(text) => output::note(&text),
+            Event::ToolCall { .. } | Event::ToolAnswer { .. } => {
+                shown.end_line();
+                output::aside(&trace(&event));
+            }
             _ => {}
         }
     }
@@ -95,19 +117,15 @@ impl EventSink for Live {
 }
 
 impl Shown {
-    fn print(&mut self, stream: Stream, text: &str) {
+    /// Prints text that stands for so many bytes of what the cell has printed: cleaning makes it longer or shorter.
+    fn print(&mut self, stream: Stream, text: &str, bytes: u64) {
+        self.printed[stream as usize] += bytes;
         if text.is_empty() {
             return;
         }
         match stream {
-            Stream::Stdout => {
-                output::raw_stdout(text);
-                self.printed[0] += text.len() as u64;
-            }
-            Stream::Stderr => {
-                output::raw_stderr(text);
-                self.printed[1] += text.len() as u64;
-            }
+            Stream::Stdout => output::raw_stdout(text),
+            Stream::Stderr => output::raw_stderr(text),
         }
         self.open_line = !text.ends_with('\n');
     }
@@ -120,13 +138,12 @@ impl Shown {
     /// Prints what did not come as it was printed: all of a stream, or the end of one whose middle was not kept.
     fn catch_up(&mut self, stream: Stream, text: &str, bytes: u64) {
         let printed = self.printed[stream as usize];
-        // Escapes make a text longer than the bytes that it stands for, never shorter.
         let missing = bytes.saturating_sub(printed);
         if missing == 0 {
             return;
         }
         if printed == 0 {
-            self.print(stream, text);
+            self.print(stream, text, bytes);
             return;
         }
         let mut from = text.len().saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
@@ -139,10 +156,10 @@ impl Shown {
             .map_or(&text[from..], |(_, behind)| behind.split_once('\n').map_or("", |(_, tail)| tail));
         let left_out = missing.saturating_sub(tail.len() as u64);
         if left_out > 0 {
-            self.print(stream, &format!("\n[{left_out} bytes were not kept]\n"));
+            self.print(stream, &format!("\n[{left_out} bytes were not kept]\n"), left_out);
             output::note(&format!("{left_out} bytes of output were more than the target keeps of one cell"));
         }
-        self.print(stream, tail);
+        self.print(stream, tail, missing - left_out);
     }
 
     /// So that what comes next begins on a line of its own; only for a person, as a pipe gets just what was printed.
@@ -207,4 +224,58 @@ fn with_line_end(text: &str) -> String {
 /// A name that is safe as part of a file's name.
 fn slug(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect()
+}
+
+/// How much of arguments and results a trace shows.
+const TRACED: usize = 300;
+
+/// A tool call, or what came of it, in a line.
+fn trace(event: &Event) -> String {
+    match event {
+        Event::ToolCall { call, name, arguments } => {
+            let arguments = serde_json::to_string(&**arguments).unwrap_or_default();
+            format!("tool call {call}: {}({})", printable(name, TRACED), printable(&arguments, TRACED))
+        }
+        Event::ToolAnswer { call, outcome, duration, .. } => {
+            let ms = duration.as_secs_f64() * 1000.0;
+            match outcome {
+                Ok(output) => format!("tool call {call}: {} in {ms:.1} ms", printable(output.json(), TRACED)),
+                Err(failure) => {
+                    let message = printable(&failure.to_string(), TRACED);
+                    format!("tool call {call}: failed ({}) in {ms:.1} ms: {message}", failure.kind)
+                }
+            }
+        }
+        _ => String::new(),
+    }
+}
+
+/// At most `most` characters of a text that comes from a cell or a tool, on one line, with nothing in it that moves the cursor or turns the text around.
+pub(crate) fn printable(text: &str, most: usize) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(most) {
+        let turns = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        if c.is_control() || turns {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    let more = text.chars().count().saturating_sub(most);
+    if more > 0 {
+        shown.push_str(&format!(" \u{2026} and {more} more characters"));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_shown_as_it_is() {
+        assert_eq!(printable("a\u{1b}[2J\n\u{9b}\u{202e}b", 100), "a\\u{1b}[2J\\n\\u{9b}\\u{202e}b");
+        assert_eq!(printable("abcdef", 4), "abcd \u{2026} and 2 more characters");
+        assert_eq!(printable("\u{e4}\u{1f600}", 4), "\u{e4}\u{1f600}");
+    }
 }

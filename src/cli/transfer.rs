@@ -7,7 +7,7 @@ use std::time::Duration;
 use farcell::{Error, ErrorKind, Result, Step, Target, TransferOptions, TransferProgress, Transferred};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::args;
+use super::args::{self, SessionArgs};
 use super::context::{Context, local_error};
 use super::exit::{self, Exit};
 use super::output;
@@ -49,10 +49,9 @@ that cannot be copied, those behind it are.";
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Where: a target such as local: or exec:docker exec -i web, or a name from the config
-    /// [env: FARCELL_TARGET] [default: local:]
-    #[arg(long, value_name = "TARGET")]
-    on: Option<String>,
+    // The session counts where each has a machine of its own, such as a sandbox.
+    #[command(flatten)]
+    session: SessionArgs,
     /// Make the directories that the destination needs
     #[arg(short, long)]
     parents: bool,
@@ -185,9 +184,11 @@ struct Copying<'a> {
 
 impl<'a> Copying<'a> {
     fn new(context: &'a Context, common: Common, into: bool) -> Result<Self> {
-        let Common { on, parents, timeout, python, quiet } = common;
-        let (target, named) = context.target(on.as_deref())?;
-        let mut options = TransferOptions { parents, into, timeout, python, ..TransferOptions::default() };
+        let Common { session, parents, timeout, python, quiet } = common;
+        let (target, named) = context.target_of(&session)?;
+        let key = Some(context.session(&session, None)?.key().digest());
+        let mut options =
+            TransferOptions { parents, into, timeout, python, key, ..TransferOptions::default() };
         if let Some(named) = named {
             options.python = options.python.or_else(|| named.python.clone());
             options.dir.clone_from(&named.dir);

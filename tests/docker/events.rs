@@ -4,28 +4,33 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use farcell::{Cell, Driver as _, Event, EventSink, State, Status};
+use farcell_testbed::Engine;
 use libtest_mimic::Trial;
 
-use crate::boxes::{driver, ok, registry, session, start, until, value};
-use crate::trial;
+use crate::boxes::{driver, ok, registry, session, start, target, until, value};
+use crate::{trial, trial_on};
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(engine: Engine) -> Vec<Trial> {
     vec![
-        trial("a_paused_container_is_waited_for_and_goes_on", paused_during_a_cell),
-        trial("a_paused_container_is_told", paused),
-        trial("a_restarted_container_has_lost_its_kernels", restarted),
-        trial("a_container_that_is_restarted_under_a_cell_is_a_death", restarted_during_a_cell),
-        trial("a_container_that_is_removed_under_a_cell_is_told_at_once", removed_during_a_cell),
-        trial("a_stopped_container_is_told_with_its_status", stopped),
-        trial("a_container_that_is_not_there", missing),
-        trial("an_interpreter_without_memory_dies_alone", out_of_memory),
-        trial("an_engine_that_is_not_there", no_engine),
+        trial_on(engine, "a_paused_container_is_waited_for_and_goes_on", paused_during_a_cell),
+        trial_on(engine, "a_paused_container_is_told", paused),
+        trial_on(engine, "a_restarted_container_has_lost_its_kernels", restarted),
+        trial_on(engine, "a_container_that_is_restarted_under_a_cell_is_a_death", restarted_during_a_cell),
+        trial_on(engine, "a_container_that_is_removed_under_a_cell_is_told_at_once", removed_during_a_cell),
+        trial_on(engine, "a_stopped_container_is_told_with_its_status", stopped),
+        trial_on(engine, "a_container_that_is_not_there", missing),
+        trial_on(engine, "an_interpreter_without_memory_dies_alone", out_of_memory),
     ]
+}
+
+/// What needs no engine.
+pub(crate) fn alone() -> Trial {
+    trial("an_engine_that_is_not_there", no_engine)
 }
 
 /// Remembers what was printed and noted.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     printed: Mutex<bool>,
     notes: Mutex<Vec<String>>,
 }
@@ -41,23 +46,23 @@ impl EventSink for Seen {
 }
 
 impl Seen {
-    async fn running(&self) {
+    pub(crate) async fn running(&self) {
         until("the cell runs", || *self.printed.lock().unwrap()).await;
     }
 
-    fn notes(&self) -> String {
+    pub(crate) fn notes(&self) -> String {
         self.notes.lock().unwrap().join("; ")
     }
 }
 
-fn long() -> Cell {
+pub(crate) fn long() -> Cell {
     Cell::new("import time\nprint('begin', flush=True)\ntime.sleep(600)").timeout(Duration::from_secs(60))
 }
 
-async fn paused_during_a_cell() {
-    let Some(container) = start("slim", &[]) else { return };
+async fn paused_during_a_cell(engine: Engine) {
+    let Some(container) = start(engine, "slim", &[]) else { return };
     let registry = registry();
-    let session = session(&registry, &container.target(), "paused");
+    let session = session(&registry, &target(&container), "paused");
     let seen = Seen::default();
     let code = "import os, time\nprint('begin', flush=True)\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)\n'went on'";
     let pause = async {
@@ -75,20 +80,20 @@ async fn paused_during_a_cell() {
     registry.dispose_all().await.unwrap();
 }
 
-async fn paused() {
-    let Some(container) = start("slim", &[]) else { return };
+async fn paused(engine: Engine) {
+    let Some(container) = start(engine, "slim", &[]) else { return };
     container.docker(&["pause"]);
-    let e = driver().list(&container.target(), None).await.unwrap_err();
+    let e = driver().list(&target(&container), None).await.unwrap_err();
     assert!(e.message().contains("is paused") && e.hint().unwrap().contains("unpause"), "{e:?}");
     assert!(e.is_temporary());
     container.docker(&["unpause"]);
-    driver().list(&container.target(), None).await.unwrap();
+    driver().list(&target(&container), None).await.unwrap();
 }
 
-async fn restarted() {
-    let Some(container) = start("slim", &[]) else { return };
+async fn restarted(engine: Engine) {
+    let Some(container) = start(engine, "slim", &[]) else { return };
     let registry = registry();
-    let session = session(&registry, &container.target(), "restarted");
+    let session = session(&registry, &target(&container), "restarted");
     ok(&session, "x = 1").await;
     container.docker(&["restart", "-t", "0"]);
     let reply = ok(&session, "'x' in globals()").await;
@@ -97,10 +102,10 @@ async fn restarted() {
     registry.dispose_all().await.unwrap();
 }
 
-async fn restarted_during_a_cell() {
-    let Some(container) = start("slim", &[]) else { return };
+async fn restarted_during_a_cell(engine: Engine) {
+    let Some(container) = start(engine, "slim", &[]) else { return };
     let registry = registry();
-    let session = session(&registry, &container.target(), "restarted");
+    let session = session(&registry, &target(&container), "restarted");
     let seen = Seen::default();
     let restart = async {
         seen.running().await;
@@ -114,10 +119,10 @@ async fn restarted_during_a_cell() {
     registry.dispose_all().await.unwrap();
 }
 
-async fn removed_during_a_cell() {
-    let Some(container) = start("slim", &[]) else { return };
+async fn removed_during_a_cell(engine: Engine) {
+    let Some(container) = start(engine, "slim", &[]) else { return };
     let registry = registry();
-    let session = session(&registry, &container.target(), "removed");
+    let session = session(&registry, &target(&container), "removed");
     let seen = Seen::default();
     let removed = std::cell::Cell::new(None);
     let remove = async {
@@ -136,30 +141,33 @@ async fn removed_during_a_cell() {
     assert!(reply.error.unwrap().message.contains("there is no such thing as the container"));
 }
 
-async fn stopped() {
-    let Some(container) = start("slim", &[]) else { return };
+async fn stopped(engine: Engine) {
+    let Some(container) = start(engine, "slim", &[]) else { return };
     container.docker(&["kill"]);
     until("it has ended", || container.sh("echo up").is_empty()).await;
-    let e = driver().list(&container.target(), None).await.unwrap_err();
+    let e = driver().list(&target(&container), None).await.unwrap_err();
     assert!(e.message().contains("does not run") && e.message().contains("137"), "{e}");
-    assert!(e.hint().unwrap().contains("docker start"), "{e:?}");
+    assert!(e.hint().unwrap().contains(" start` starts it"), "{e:?}");
 }
 
-async fn missing() {
-    let Some(_container) = start("slim", &[]) else { return };
-    for target in
-        ["docker://farcell-t-nowhere", "compose://farcell-t-nowhere", "compose://none/farcell-t-nowhere"]
-    {
+async fn missing(engine: Engine) {
+    let Some(_container) = start(engine, "slim", &[]) else { return };
+    let nowhere = "farcell-t-nowhere";
+    let targets =
+        [engine.target(nowhere, ""), engine.service(nowhere), engine.service(&format!("none/{nowhere}"))];
+    for target in targets {
         let e = driver().list(&target.parse().unwrap(), None).await.unwrap_err();
         assert!(e.message().contains("farcell-t-nowhere") && e.hint().is_some(), "{e:?}");
         assert!(!e.is_temporary());
     }
 }
 
-async fn out_of_memory() {
-    let Some(container) = start("slim", &["--memory", "150m", "--memory-swap", "150m"]) else { return };
+async fn out_of_memory(engine: Engine) {
+    let Some(container) = start(engine, "slim", &["--memory", "150m", "--memory-swap", "150m"]) else {
+        return;
+    };
     let registry = registry();
-    let session = session(&registry, &container.target(), "memory");
+    let session = session(&registry, &target(&container), "memory");
     ok(&session, "1").await;
     let cell = Cell::new("x = bytearray(400 * 1024 * 1024)");
     let reply = session.run(&cell, &Seen::default()).await.unwrap();

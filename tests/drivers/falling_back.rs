@@ -145,7 +145,7 @@ async fn refused_at_first() {
 }
 
 /// A target whose couriers can be told from those of other tests.
-fn marked(name: &str) -> (String, Target) {
+pub(crate) fn marked(name: &str) -> (String, Target) {
     let mark = format!("FARCELL_TEST_COURIER={name}-{}", std::process::id());
     let target = format!("exec:env {mark}").parse().unwrap();
     (mark, target)
@@ -176,11 +176,11 @@ fn marked_processes(mark: &str) -> Vec<Marked> {
 }
 
 /// The couriers, and what answers commands.
-fn answering(mark: &str) -> Vec<i32> {
+pub(crate) fn answering(mark: &str) -> Vec<i32> {
     marked_processes(mark).into_iter().filter(|process| process.answers).map(|process| process.pid).collect()
 }
 
-fn signal(pid: i32, signal: Signal) {
+pub(crate) fn signal(pid: i32, signal: Signal) {
     // It may have ended by itself.
     let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
 }

@@ -10,13 +10,14 @@ use farcell::{
     Cell, Event, EventSink, LinkChoice, NoEvents, Registry, RegistryOptions, Session, SessionOptions, Status,
     Target,
 };
+use farcell_testbed::bounded;
 use futures_util::FutureExt as _;
 use libtest_mimic::Trial;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::BOUND;
 use crate::wrapped::World;
-use crate::{BOUND, bounded};
 
 /// For how long cases are tried.
 const TIME: Duration = Duration::from_secs(20);
@@ -81,7 +82,7 @@ fn property() {
     let outcome = runner.run(&prop::collection::vec(handle(), 1..4), |handles| {
         if began.elapsed() < TIME {
             tried.fetch_add(1, SeqCst);
-            bounded(async {
+            bounded(BOUND, async {
                 let worlds = run(&handles).await;
                 opened.fetch_add(worlds.iter().map(|w| w.counts().opened as u64).sum(), SeqCst);
             });

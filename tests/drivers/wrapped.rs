@@ -1,10 +1,12 @@
 //! The local transport with things that happen to it: refused streams, streams that are cut, few channels; and what went over it, counted.
 
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use farcell::bytes::Bytes;
 use farcell::local::LocalConnector;
@@ -25,6 +27,12 @@ pub(crate) struct World {
     pub(crate) refuses: AtomicBool,
     /// Nothing gets through: streams are refused, and commands fail before they begin.
     pub(crate) down: AtomicBool,
+    /// Commands alone fail before they begin.
+    pub(crate) execs_fail: AtomicBool,
+    /// Commands alone run to their end, and their answers never come.
+    pub(crate) loses_answers: AtomicBool,
+    /// A command that runs is cut off as soon as there is something in this file.
+    pub(crate) cut_once_written: Mutex<Option<PathBuf>>,
     /// How many bytes have passed, both ways and both kinds of links together.
     pub(crate) passed: AtomicU64,
     /// Streams are opened to this target instead.
@@ -48,11 +56,11 @@ impl World {
         Drivers::new().with(FileCellDriver::new(connector).links(links))
     }
 
-    /// Cuts all streams that are open.
-    pub(crate) fn cut(&self) {
-        for cut in self.cuts.lock().unwrap().drain(..) {
-            cut.cut();
-        }
+    /// Cuts all streams that are open; says how many were opened since the last time.
+    pub(crate) fn cut(&self) -> usize {
+        let cuts: Vec<_> = self.cuts.lock().unwrap().drain(..).collect();
+        cuts.iter().for_each(|cut| cut.cut());
+        cuts.len()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -133,13 +141,21 @@ impl Transport for WorldTransport {
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
         self.world.execs.fetch_add(1, SeqCst);
-        if self.world.down.load(SeqCst) {
+        if self.world.down.load(SeqCst) || self.world.execs_fail.load(SeqCst) {
             let e = Error::new(ErrorKind::Transport, "nothing gets through");
             return Err(e.on(self.target()).at(Step::Connect));
         }
         let _counted = Counted::new(&self.world);
         let sent = stdin.len();
-        let output = self.inner.exec(command, stdin, deadline).await?;
+        let cut = || Error::new(ErrorKind::Transport, "it was cut").on(self.target());
+        let watched = self.world.cut_once_written.lock().unwrap().clone();
+        let output = tokio::select! {
+            output = self.inner.exec(command, stdin, deadline) => output?,
+            () = is_written(watched) => return Err(cut()),
+        };
+        if self.world.loses_answers.load(SeqCst) {
+            return Err(cut());
+        }
         self.world.passed.fetch_add((sent + output.stdout.len()) as u64, SeqCst);
         Ok(output)
     }
@@ -171,6 +187,14 @@ impl Transport for WorldTransport {
         let (stdin, stdout) =
             (Cuttable { inner: stdin, cut: Arc::clone(&cut) }, Cuttable { inner: stdout, cut });
         Ok(Duplex::new(stdin, stdout, Kept { running, _counted: counted }))
+    }
+}
+
+/// Waits until there is something in a file; for ever where there is no file to watch.
+async fn is_written(path: Option<PathBuf>) {
+    let Some(path) = path else { return std::future::pending().await };
+    while !std::fs::metadata(&path).is_ok_and(|file| file.len() > 0) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use farcell_testbed::{Bare, available};
 use serde_json::json;
 
 use super::harness::{Farcell, document, finish, is_alive, wait_until};
@@ -168,7 +169,10 @@ fn bench_measures_a_target_and_leaves_nothing_there() {
     let told = farcell.json(&["bench", "--count", "3"]);
     let measures = told["measures"].as_array().unwrap();
     let names: Vec<_> = measures.iter().map(|m| m["measure"].as_str().unwrap()).collect();
-    assert_eq!(names, ["round trip", "warm cell", "first spawn", "spawn", "1 MB output", "10 MB code"]);
+    assert_eq!(
+        names,
+        ["round trip", "warm cell", "tool call", "first spawn", "spawn", "1 MB output", "10 MB code"]
+    );
     for measure in measures {
         let (half, most) = (measure["p50_ms"].as_f64().unwrap(), measure["p99_ms"].as_f64().unwrap());
         assert!(0.0 < half && half <= most && measure["n"].as_u64().unwrap() > 0, "{measure}");
@@ -219,13 +223,11 @@ fn ten_processes_start_one_kernel() {
     assert_eq!(numbers, (1..=10).collect::<Vec<_>>(), "each cell got a number of its own");
 }
 
-#[test]
-fn the_repl_reads_cells_from_a_terminal() {
-    let farcell = Farcell::new();
-    farcell.ok(&["run", "x = 20"]);
+/// A prompt in a terminal.
+fn repl(farcell: &Farcell, options: &str) -> Terminal {
     // `script` gives it a terminal, in a shell: without `exec` a shell that got Ctrl-C too would say 130 for a program that went on.
     let repl = farcell.command(&["repl"]);
-    let line = format!("exec {} repl", repl.get_program().to_str().unwrap());
+    let line = format!("exec {} repl {options}", repl.get_program().to_str().unwrap());
     let mut script = std::process::Command::new("script");
     script
         .args(["-qfec", &line, "/dev/null"])
@@ -238,7 +240,30 @@ fn the_repl_reads_cells_from_a_terminal() {
             None => script.env_remove(name),
         };
     }
-    let mut terminal = Terminal::new(script.spawn().expect("script(1) from util-linux or bsdutils"));
+    Terminal::new(script.spawn().expect("script(1) from util-linux or bsdutils"))
+}
+
+#[test]
+fn a_prompt_without_a_kernel_says_so_at_each_cell_and_keeps_what_it_was_started_with() {
+    let Some(bare) = available(Bare::without_places(61_264)) else { return };
+    let farcell = Farcell::with_target(&bare.target());
+    let mut terminal = repl(&farcell, "--env A=b --cwd /usr");
+    for _ in 0..2 {
+        terminal.wait_for(">>> ");
+        terminal.send("import os; os.getcwd() + os.environ['A'] * 3\r");
+        terminal.wait_for("'/usrbbb'");
+        terminal.wait_for("not kept");
+    }
+    terminal.wait_for(">>> ");
+    terminal.send("\u{4}");
+    terminal.ends_well();
+}
+
+#[test]
+fn the_repl_reads_cells_from_a_terminal() {
+    let farcell = Farcell::new();
+    farcell.ok(&["run", "x = 20"]);
+    let mut terminal = repl(&farcell, "");
     terminal.wait_for(">>> ");
     // What is typed before the prompt is there would meet a terminal that is not yet the editor's: so each cell waits for the next prompt.
     terminal.send("x * 2 + 3\r");

@@ -9,6 +9,8 @@ use serde_json::Value;
 /// A private farcell.
 pub(crate) struct Farcell {
     dir: tempfile::TempDir,
+    /// Where its connections stay for its next process: `stop --all` of another farcell leaves them alone.
+    runtime: tempfile::TempDir,
     target: String,
 }
 
@@ -25,7 +27,8 @@ impl Farcell {
         let dir = tempfile::Builder::new().prefix("farcell-test-").tempdir().unwrap();
         let base = dir.path().join("base");
         let target = format!("local:?dir={}", base.display());
-        Farcell { dir, target }
+        let runtime = tempfile::Builder::new().prefix("farcell-run-").tempdir().unwrap();
+        Farcell { dir, runtime, target }
     }
 
     /// The same, with kernels under a directory of the caller's.
@@ -54,6 +57,7 @@ impl Farcell {
         }
         command.env("FARCELL_STATE_DIR", self.dir.path().join("state"));
         command.env("XDG_CONFIG_HOME", self.dir.path().join("config"));
+        command.env("XDG_RUNTIME_DIR", self.runtime.path());
         command.env("FARCELL_TARGET", &self.target);
         command
     }

@@ -13,6 +13,7 @@ mod site;
 
 use std::time::Duration;
 
+use farcell_testbed::bounded;
 use libtest_mimic::{Arguments, Trial};
 
 /// How long a test may take before it counts as hung.
@@ -34,10 +35,7 @@ where
     F: Future<Output = ()>,
 {
     Trial::test(format!("{driver}::{name}"), move || {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(async { tokio::time::timeout(BOUND, work(driver)).await.expect("the test hangs") });
-        runtime.shutdown_timeout(Duration::from_secs(5));
+        bounded(BOUND, work(driver));
         Ok(())
     })
 }

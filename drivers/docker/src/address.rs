@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use farcell_core::{Error, ErrorKind, Result, Step, Target};
+use farcell_core::{Error, ErrorKind, Options, Result, Step, Target};
 
 pub(crate) const DOCKER: &str = "docker";
 pub(crate) const PODMAN: &str = "podman";
@@ -14,6 +14,8 @@ const OPTIONS: &[&str] = &["user", "workdir", "dir", "python", "host"];
 pub(crate) enum Container {
     /// By name, or by id or its beginning.
     Named(String),
+    /// One that was made for the kernel of a session, by its name.
+    Sandbox(String),
     /// The first container of a service.
     Service {
         /// Of any project, if `None` and there is one only.
@@ -26,6 +28,7 @@ impl fmt::Display for Container {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Container::Named(name) => write!(f, "the container {name}"),
+            Container::Sandbox(name) => write!(f, "the sandbox {name}"),
             Container::Service { project: Some(project), service } => {
                 write!(f, "the service {service} of the project {project}")
             }
@@ -65,15 +68,7 @@ pub(crate) fn read(target: &Target) -> Result<Address> {
         Container::Named(name("the container", named).map_err(bad)?)
     };
     let option = |name| options.get(name).map(str::to_owned);
-    for name in ["dir", "workdir"] {
-        if let Some(path) = options.get(name).filter(|path| !path.starts_with('/')) {
-            let absolute = name == "dir" && path.starts_with("~/");
-            if !absolute {
-                return Err(bad(format!("{name}={path} is not an absolute path"))
-                    .with_hint(format!("write {name}=/path, as it is called in the container")));
-            }
-        }
-    }
+    check_paths(target, &options)?;
     Ok(Address {
         container,
         podman: scheme == PODMAN,
@@ -83,6 +78,23 @@ pub(crate) fn read(target: &Target) -> Result<Address> {
         dir: option("dir"),
         python: option("python"),
     })
+}
+
+/// The paths in a container that a target may name are absolute ones.
+pub(crate) fn check_paths(target: &Target, options: &Options) -> Result<()> {
+    for name in ["dir", "workdir"] {
+        if let Some(path) = options.get(name).filter(|path| !path.starts_with('/')) {
+            let absolute = name == "dir" && path.starts_with("~/");
+            if !absolute {
+                let message = format!("{name}={path} is not an absolute path");
+                return Err(Error::new(ErrorKind::BadInput, message)
+                    .on(target)
+                    .at(Step::Parse)
+                    .with_hint(format!("write {name}=/path, as it is called in the container")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A name as the engines allow it. Everything else is no name of anything, and would be a path in a request.

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use farcell_core::{Connection, Connector, Result, Target};
 
 use crate::address::{self, COMPOSE, DOCKER, PODMAN};
+use crate::engine::Engine;
 use crate::site::Site;
 use crate::transport::DockerTransport;
 
@@ -26,7 +27,8 @@ impl Connector for DockerConnector {
     async fn connect(&self, target: &Target) -> Result<Connection> {
         let address = address::read(target)?;
         let (dir, python, cwd) = (address.dir.clone(), address.python.clone(), address.workdir.clone());
-        let transport = DockerTransport::new(target.clone(), Arc::new(Site::new(address)));
+        let engine = Arc::new(Engine::new(address.host.clone(), address.podman));
+        let transport = DockerTransport::new(target.clone(), Arc::new(Site::new(address, engine)));
         Ok(Connection::new(transport).dir(dir).python(python).cwd(cwd))
     }
 }

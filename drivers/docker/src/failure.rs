@@ -13,6 +13,13 @@ pub(crate) fn lasting(message: impl Into<String>, hint: impl Into<String>) -> Er
     passing(message, hint).retry(Retry::Never)
 }
 
+/// A sandbox is not there any more, and its kernel with it. The next cell gets another one.
+pub(crate) fn sandbox_ended(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::NoKernel, why)
+        .at(Step::Connect)
+        .with_hint("the next cell starts a new kernel, in a new sandbox")
+}
+
 /// The engine could not be asked, or gave an answer that nobody expects. `engine` is how it was reached.
 pub(crate) fn of_engine(e: Bollard, engine: &str) -> Error {
     let text = chain(&e);

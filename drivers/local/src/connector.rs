@@ -1,7 +1,5 @@
 //! The transports of this machine: the local shell, and any command that gives a shell somewhere.
 
-use std::ffi::OsString;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use farcell_core::{
@@ -9,7 +7,7 @@ use farcell_core::{
     Target, Transport,
 };
 
-use crate::env::kernel_environment;
+use crate::account::{Account, Setting};
 use crate::open::open;
 use crate::process;
 
@@ -18,7 +16,7 @@ const LOCAL: &str = "local";
 const EXEC: &str = "exec";
 /// The prefix joins its arguments and hands them to a shell, so that they have to be quoted: `ssh -T box`, `su agent -c`.
 const EXEC_QUOTE: &str = "exec+quote";
-const OPTIONS: &[&str] = &["dir", "python"];
+pub(crate) const OPTIONS: &[&str] = &["dir", "python", "user"];
 
 /// Serves `local:`, `exec:PREFIX` and `exec+quote:PREFIX`.
 #[derive(Debug, Clone, Default)]
@@ -27,8 +25,8 @@ pub struct LocalConnector {}
 /// How commands are run.
 #[derive(Debug)]
 enum Way {
-    /// By the shell of this machine, in a chosen environment.
-    Shell,
+    /// By the shell of this machine, in a chosen environment, perhaps of another account.
+    Shell(Option<Account>),
     /// As further arguments of a command, in this process's environment.
     Prefix(Vec<String>),
     /// As one quoted argument of a command, likewise.
@@ -51,7 +49,7 @@ fn way(target: &Target) -> Result<Way> {
             )
             .on(target)
             .at(Step::Parse)
-            .with_hint("write local: or local:?dir=/path&python=/path"));
+            .with_hint("write local: or local:?dir=/path&python=/path&user=name"));
         }
         if let Some(dir) = options.get("dir").filter(|dir| !dir.starts_with('/') && !dir.starts_with("~/")) {
             return Err(Error::new(ErrorKind::BadInput, format!("dir={dir} is not an absolute path"))
@@ -59,7 +57,7 @@ fn way(target: &Target) -> Result<Way> {
                 .at(Step::Parse)
                 .with_hint("write dir=/path"));
         }
-        return Ok(Way::Shell);
+        return Ok(Way::Shell(options.get("user").map(Account::find).transpose()?));
     }
     let words = shell_words::split(target.rest()).map_err(|e| {
         Error::new(ErrorKind::BadInput, format!("the command prefix cannot be split into words: {e}"))
@@ -86,14 +84,16 @@ impl Connector for LocalConnector {
 
     async fn connect(&self, target: &Target) -> Result<Connection> {
         let way = way(target)?;
-        let is_local = matches!(way, Way::Shell);
+        let (is_local, is_ours) = (matches!(way, Way::Shell(_)), matches!(way, Way::Shell(None)));
         let connection = Connection::new(LocalTransport { target: target.clone(), way });
         if !is_local {
             return Ok(connection);
         }
         let (_, options) = target.address_and_options(OPTIONS)?;
         let option = |name| options.get(name).map(str::to_owned);
-        let cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
+        // Another account begins at home: it may not be let into our directory.
+        let here = is_ours.then(std::env::current_dir).and_then(|dir| dir.ok());
+        let cwd = here.and_then(|dir| dir.into_os_string().into_string().ok());
         Ok(connection.dir(option("dir")).python(option("python")).cwd(cwd))
     }
 }
@@ -105,32 +105,34 @@ impl Transport for LocalTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let is_here = matches!(self.way, Way::Shell);
+        let is_here = matches!(self.way, Way::Shell(_));
         Capabilities::new().tells_signals(is_here).opens(true).is_here(is_here)
     }
 
     async fn exec(&self, command: &Command, stdin: Bytes, deadline: Instant) -> Result<Output> {
-        process::run(&self.argv(command), self.environment(), stdin, deadline)
+        process::run(&self.argv(command), self.setting(), stdin, deadline)
             .await
             .map_err(|e| e.on(&self.target))
     }
 
     async fn open(&self, command: &Command, _: Instant) -> Result<Duplex> {
-        open(&self.argv(command), self.environment()).map_err(|e| e.on(&self.target))
+        open(&self.argv(command), self.setting()).map_err(|e| e.on(&self.target))
     }
 }
 
 impl LocalTransport {
     fn argv(&self, command: &Command) -> Vec<String> {
         match &self.way {
-            Way::Shell => command.argv().map(str::to_owned).to_vec(),
+            Way::Shell(_) => command.argv().map(str::to_owned).to_vec(),
             Way::Prefix(words) => [words.clone(), command.argv().map(str::to_owned).to_vec()].concat(),
             Way::Quoted(words) => [words.clone(), vec![command.login_shell_line()]].concat(),
         }
     }
 
-    /// `None` for this process's own.
-    fn environment(&self) -> Option<Vec<(OsString, OsString)>> {
-        matches!(self.way, Way::Shell).then(|| kernel_environment().collect())
+    fn setting(&self) -> Setting {
+        match &self.way {
+            Way::Shell(account) => Setting::of_kernels(account.clone()),
+            Way::Prefix(_) | Way::Quoted(_) => Setting::default(),
+        }
     }
 }

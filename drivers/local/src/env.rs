@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use farcell_core::{Cleaner, is_secret_name};
+
 /// Names that are passed on.
 const NAMES: &[&str] = &[
     "PATH",
@@ -29,51 +31,60 @@ const NAMES: &[&str] = &[
     "JAVA_HOME",
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
 ];
 
 /// Families of names that are passed on.
-const PREFIXES: &[&str] = &["LC_", "XDG_", "PYTHON", "PYENV_", "CONDA_", "OMP_", "CUDA_", "FARCELL_TEST_"];
+const PREFIXES: &[&str] =
+    &["LC_", "XDG_", "PYTHON", "PYENV_", "CONDA_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_", "FARCELL_TEST_"];
 
-/// What makes a name look like that of a secret, wherever it stands.
-const SECRET: &[&str] = &[
-    "KEY",
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "PASSPHRASE",
-    "CREDENTIAL",
-    "AUTH",
-    "DSN",
-    "WEBHOOK",
-    "BEARER",
-    "COOKIE",
-    "PRIVATE",
-];
-
-/// The environment of a kernel on this machine: paths, locale, terminal and the like, and nothing that looks like a secret.
+/// The environment of a kernel on this machine: paths, locale, terminal and the like. Nothing that looks like a secret, by its name or by its
+/// value: a proxy is passed on, and one with a password is not.
 pub fn kernel_environment() -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_passed))
+    let cleaner = Cleaner::default();
+    std::env::vars_os().filter(move |(name, value)| {
+        name.to_str().is_some_and(is_listed) && value.to_str().is_none_or(|value| !is_secret(&cleaner, value))
+    })
 }
 
-fn is_passed(name: &str) -> bool {
+fn is_listed(name: &str) -> bool {
     let listed = NAMES.contains(&name) || PREFIXES.iter().any(|p| name.starts_with(p));
-    let upper = name.to_ascii_uppercase();
-    listed && !SECRET.iter().any(|s| upper.contains(s))
+    listed && !is_secret_name(name)
+}
+
+fn is_secret(cleaner: &Cleaner, value: &str) -> bool {
+    cleaner.text(value) != value
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_passed;
+    use super::*;
 
     #[test]
     fn secrets_are_dropped_even_from_listed_families() {
-        assert!(is_passed("PATH") && is_passed("LC_ALL") && is_passed("PYTHONPATH"));
+        assert!(is_listed("PATH") && is_listed("LC_ALL") && is_listed("PYTHONPATH"));
         assert!(
-            !is_passed("AWS_SECRET_ACCESS_KEY")
-                && !is_passed("XDG_AUTH_TOKEN")
-                && !is_passed("OPENAI_API_KEY")
+            !is_listed("AWS_SECRET_ACCESS_KEY")
+                && !is_listed("XDG_AUTH_TOKEN")
+                && !is_listed("OPENAI_API_KEY")
         );
-        assert!(!is_passed("SOMETHING_ELSE"));
+        assert!(!is_listed("SOMETHING_ELSE"));
+    }
+
+    #[test]
+    fn a_proxy_is_passed_on_unless_it_has_a_password() {
+        let cleaner = Cleaner::default();
+        assert!(is_listed("https_proxy") && is_listed("NO_PROXY"));
+        assert!(!is_secret(&cleaner, "http://proxy:3128") && !is_secret(&cleaner, "/usr/bin:/bin"));
+        assert!(is_secret(&cleaner, "http://ann:pa55@proxy:3128"));
     }
 }

@@ -1,11 +1,10 @@
 //! A child process run to its end: stdin of any size, both outputs, a deadline, and nothing of it left behind.
 
-use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use farcell_core::streams::{LastBytes, read_all};
+use farcell_core::streams::{LastBytes, MOST, read_at_most};
 use farcell_core::{Ended, Error, ErrorKind, Instant, KernelId, Output, Result, Step};
 use rustix::process::{Pid, Signal, kill_process_group};
 #[cfg(target_os = "linux")]
@@ -13,20 +12,36 @@ use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
+use crate::account::Setting;
+
 /// How long a command that has ended is still listened to.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Starts a child in a process group of its own, with pipes on all three.
-pub(crate) fn start(argv: &[String], env: Option<Vec<(OsString, OsString)>>) -> Result<(Child, Group)> {
+pub(crate) fn start(argv: &[String], setting: Setting) -> Result<(Child, Group)> {
+    let mut command = prepare(argv)?;
+    if let Some(env) = setting.env {
+        command.env_clear().envs(env);
+    }
+    if let Some(account) = setting.account {
+        // Our supplementary groups go with it: std drops them where it changes the user as root.
+        command.current_dir(account.directory()).gid(account.gid).uid(account.uid);
+    }
+    spawn(command, argv)
+}
+
+fn prepare(argv: &[String]) -> Result<Command> {
     let Some((program, args)) = argv.split_first() else {
         return Err(Error::new(ErrorKind::BadInput, "there is no command to run").at(Step::Parse));
     };
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0).kill_on_drop(true);
-    if let Some(env) = env {
-        command.env_clear().envs(env);
-    }
+    Ok(command)
+}
+
+fn spawn(mut command: Command, argv: &[String]) -> Result<(Child, Group)> {
+    let program = &argv[0];
     let child = command.spawn().map_err(|e| {
         let missing = e.kind() == std::io::ErrorKind::NotFound;
         let kind = if missing { ErrorKind::BadInput } else { ErrorKind::Transport };
@@ -91,30 +106,52 @@ pub(crate) fn kill_marked(kernel: &KernelId) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn kill_marked(_: &KernelId) {}
 
-/// Ends the process with this number and start time, and no other that may have got the number since. False if it is not there.
-#[cfg(target_os = "linux")]
-pub(crate) fn kill_exact(pid: i64, start_time: u64) -> bool {
-    let handle = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let Some(handle) = handle.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return false };
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Field 22, counted behind the name, which may contain anything.
-    let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
-    started == Some(start_time) && pidfd_send_signal(&handle, Signal::KILL).is_ok()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn kill_exact(_: i64, _: u64) -> bool {
-    false
-}
-
 /// Runs a command to its end.
 pub(crate) async fn run(
     argv: &[String],
-    env: Option<Vec<(OsString, OsString)>>,
+    setting: Setting,
     stdin: Bytes,
     deadline: Instant,
 ) -> Result<Output> {
-    let (mut child, mut group) = start(argv, env)?;
+    finish(start(argv, setting)?, &argv[0], stdin, deadline, MOST).await
+}
+
+/// Runs a program of this machine to its end, in our own environment: `argv` with `stdin`, of whose stdout at most `most` bytes are taken.
+///
+/// Dropped, or when the deadline passes, it kills the program's whole process group. Should this process be killed, the program is, too (on Linux).
+///
+/// # Errors
+/// [`ErrorKind::BadInput`] for a program that is not there, [`ErrorKind::Deadline`] for one that does not end, [`ErrorKind::Transport`] for one that cannot be
+/// started or prints too much. One that fails is no error.
+pub async fn run_program(argv: &[String], stdin: Bytes, deadline: Instant, most: usize) -> Result<Output> {
+    let mut command = prepare(argv)?;
+    die_with_us(&mut command);
+    finish(spawn(command, argv)?, &argv[0], stdin, deadline, most).await
+}
+
+/// Has the kernel end the program when the thread that starts it ends: with our process at the latest.
+#[cfg(target_os = "linux")]
+#[allow(
+    unsafe_code,
+    reason = "what runs between fork and exec has to be safe there; this is one system call"
+)]
+fn die_with_us(command: &mut Command) {
+    let tie = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: the closure makes one system call, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(tie) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with_us(_: &mut Command) {}
+
+/// Feeds a child and waits for its end.
+async fn finish(
+    (mut child, mut group): (Child, Group),
+    program: &str,
+    stdin: Bytes,
+    deadline: Instant,
+    most: usize,
+) -> Result<Output> {
     let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
         if let Some(input) = &mut input {
@@ -128,7 +165,7 @@ pub(crate) async fn run(
         let main = async {
             let output = async {
                 match output {
-                    Some(output) => read_all(output).await,
+                    Some(output) => read_at_most(output, most).await,
                     None => Ok(Bytes::new()),
                 }
             };
@@ -155,7 +192,7 @@ pub(crate) async fn run(
         (ended, said)
     };
     let Ok(((status, stdout), said)) = tokio::time::timeout_at(deadline, work).await else {
-        return Err(Error::new(ErrorKind::Deadline, format!("{:?} did not end in time", argv[0])));
+        return Err(Error::new(ErrorKind::Deadline, format!("{program:?} did not end in time")));
     };
     let stderr = said.to_bytes();
     let lost = |e: std::io::Error| {

@@ -3,6 +3,10 @@
 //! Its kernels end with this process, however that ends, and all that they started with them.
 
 mod channel;
+mod down;
+mod follow;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod kernel;
 mod lane;
 mod request;
@@ -22,10 +26,10 @@ use farcell_core::{
 
 use self::channel::Channel;
 use self::kernel::StdioKernel;
-use crate::connector::LocalConnector;
+use crate::account::Account;
+use crate::connector::{LocalConnector, OPTIONS};
 
 const STDIO: &str = "stdio";
-const OPTIONS: &[&str] = &["dir", "python"];
 /// How long starting a kernel may take.
 const SPAWN: Duration = Duration::from_secs(60);
 
@@ -53,9 +57,9 @@ impl Driver for StdioDriver {
     }
 
     fn check(&self, target: &Target) -> Result<()> {
-        let (address, _) = target.address_and_options(OPTIONS)?;
+        let (address, options) = target.address_and_options(OPTIONS)?;
         if address.is_empty() {
-            return Ok(());
+            return options.get("user").map(Account::find).transpose().map(|_| ()).map_err(|e| e.on(target));
         }
         Err(Error::new(ErrorKind::BadInput, format!("{STDIO}: takes no address, and {address:?} is one"))
             .on(target)
@@ -66,12 +70,14 @@ impl Driver for StdioDriver {
     async fn spawn(&self, spec: &KernelSpec) -> Result<Started> {
         let (_, options) = spec.target.address_and_options(OPTIONS)?;
         let mut message = spec.to_spawn()?;
-        if message.cwd.is_none() {
+        let account = options.get("user").map(Account::find).transpose()?;
+        if message.cwd.is_none() && account.is_none() {
             message.cwd = std::env::current_dir().ok().and_then(|d| d.into_os_string().into_string().ok());
         }
         let python = spec.python.as_deref().or(options.get("python"));
         let dir = spec.dir.as_deref().or(options.get("dir"));
-        let started = Channel::open(&spec.key, &message, python, dir, Instant::now() + SPAWN).await;
+        let started =
+            Channel::open(&spec.key, &message, (python, dir, account), Instant::now() + SPAWN).await;
         let (channel, record, lane) = started.map_err(|e| e.on(&spec.target).at(Step::Spawn))?;
         let kernel = StdioKernel::new(channel, record, lane, spec.identity(), spec.grace);
         Ok(Started { kernel: Arc::new(kernel), reused: false, previous: None })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::id::CellId;
+use crate::tools::Tools;
 use crate::wire::message::{self, Echo, Request};
 
 /// One piece of code to run, and how.
@@ -25,6 +26,8 @@ pub struct Cell {
     pub env: BTreeMap<String, String>,
     /// Run it in a new interpreter, without the variables of earlier cells.
     pub reset: bool,
+    /// The functions of this process that its code may call.
+    pub tools: Option<Tools>,
 }
 
 impl Cell {
@@ -39,6 +42,7 @@ impl Cell {
             cwd: None,
             env: BTreeMap::new(),
             reset: false,
+            tools: None,
         }
     }
 
@@ -49,12 +53,19 @@ impl Cell {
         self
     }
 
+    /// Lets its code call these tools. Somebody has to wait for it: a cell that is only submitted has none.
+    #[must_use]
+    pub fn tools(mut self, tools: impl Into<Option<Tools>>) -> Self {
+        self.tools = tools.into();
+        self
+    }
+
     /// Its timeout as both sides' clocks can take it.
     pub fn timeout_ms(&self) -> Option<u64> {
         self.timeout.map(|timeout| millis(clamped(timeout)))
     }
 
-    /// The message that is sent for it.
+    /// The message that is sent for it; its tools are offered by a [`Desk`](crate::tools::Desk).
     pub fn to_request(&self, id: CellId) -> Request {
         Request {
             v: message::VERSION,
@@ -66,6 +77,7 @@ impl Cell {
             cwd: self.cwd.clone(),
             env: self.env.clone(),
             reset: self.reset,
+            tools: None,
         }
     }
 }

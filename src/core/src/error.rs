@@ -17,6 +17,10 @@ pub enum ErrorKind {
     Deadline,
     /// The target was reached and no kernel could be started there.
     Spawn,
+    /// The same, because there is no directory that a kernel could live in. Nothing was named that is wrong.
+    NoPlace,
+    /// The same, because the target has no process to spare.
+    NoProcess,
     /// The kernel is dead. The request that met this was not run and never will be.
     KernelDead,
     /// The kernel was removed from the target while the cell was there. The cell may have run.
@@ -111,6 +115,21 @@ struct Inner {
 /// The engine's result type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The longest message. It is one sentence, and part of it may have been said by somebody who means no good.
+const LONGEST: usize = 4096;
+
+/// The beginning of a text that is too long to be read.
+fn clipped(mut text: String) -> String {
+    if text.len() > LONGEST {
+        let whole = text.len();
+        let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.shrink_to_fit();
+        text.push_str(&format!("\u{2026} (of {whole} bytes)"));
+    }
+    text
+}
+
 impl Error {
     /// A new error. [`ErrorKind::Transport`] can be tried again, everything else cannot, unless [`Error::retry`] says otherwise.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -120,7 +139,7 @@ impl Error {
             retry,
             step: None,
             target: None,
-            message: message.into(),
+            message: clipped(message.into()),
             hint: None,
             source: None,
         };
@@ -144,7 +163,7 @@ impl Error {
     /// Says what to do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.inner.hint = Some(hint.into());
+        self.inner.hint = Some(clipped(hint.into()));
         self
     }
 
@@ -159,6 +178,21 @@ impl Error {
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {
         self.inner.retry = retry;
+        self
+    }
+
+    /// Changes the message alone.
+    #[must_use]
+    pub(crate) fn with_message(mut self, change: impl Fn(&str) -> String) -> Self {
+        self.inner.message = change(&self.inner.message);
+        self
+    }
+
+    /// Changes message and hint.
+    #[must_use]
+    pub(crate) fn map_texts(mut self, change: impl Fn(&mut String)) -> Self {
+        change(&mut self.inner.message);
+        self.inner.hint.iter_mut().for_each(change);
         self
     }
 
@@ -215,6 +249,13 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_no_longer_than_one_can_read() {
+        let e = Error::new(ErrorKind::Protocol, "\u{20ac}".repeat(1 << 20)).with_hint("x".repeat(1 << 20));
+        assert!(e.message().len() < LONGEST + 100 && e.message().ends_with("(of 3145728 bytes)"));
+        assert!(e.hint().is_some_and(|hint| hint.len() < LONGEST + 100));
+    }
 
     #[test]
     fn a_message_names_target_and_step_once() {

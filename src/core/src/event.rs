@@ -1,11 +1,14 @@
 //! What happens while a cell runs, as it happens.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::id::{CellId, CellNumber};
 use crate::reply::MimeBundle;
+use crate::tools::{ToolArguments, ToolFailure, ToolOutput};
 use crate::wire::record::{self, Record};
 
 /// Which of the two output streams.
@@ -26,6 +29,8 @@ pub enum Event {
         /// Its id.
         id: CellId,
     },
+    /// It runs by itself, without a kernel: what ends this call ends it.
+    Alone,
     /// The cell waits for others of its kernel.
     Queued {
         /// How many are before it.
@@ -40,11 +45,33 @@ pub enum Event {
     Output {
         /// Where to.
         stream: Stream,
-        /// What.
+        /// What; at the end it may be empty, where nothing was left of the bytes by cleaning.
         text: String,
+        /// How many bytes of the stream have come with it.
+        bytes: u64,
     },
     /// It displayed something.
     Display(MimeBundle),
+    /// It has called a tool.
+    ToolCall {
+        /// The call's number among those of the cell.
+        call: u64,
+        /// The tool's name.
+        name: Arc<str>,
+        /// The arguments; none if they make no sense.
+        arguments: Arc<ToolArguments>,
+    },
+    /// The call has come to its end.
+    ToolAnswer {
+        /// The call's number.
+        call: u64,
+        /// The tool's name.
+        name: Arc<str>,
+        /// What the cell is told.
+        outcome: Result<ToolOutput, ToolFailure>,
+        /// How long it took, with the time that a person was asked.
+        duration: Duration,
+    },
     /// Something that the user should know: a lost connection, a respawned kernel.
     Note(String),
 }
@@ -81,21 +108,31 @@ impl EventSink for NoEvents {
 /// Turns output records into events: decodes text across the borders of records, one decoder a stream.
 #[derive(Debug, Default)]
 pub struct RecordEvents {
-    stdout: TextDecoder,
-    stderr: TextDecoder,
+    stdout: Decoded,
+    stderr: Decoded,
+}
+
+/// One stream on its way.
+#[derive(Debug, Default)]
+struct Decoded {
+    decoder: TextDecoder,
+    /// Bytes that were taken and not told yet.
+    untold: u64,
 }
 
 impl RecordEvents {
     /// Tells `events` what is in `records`.
-    pub fn emit(&mut self, records: Vec<Record>, events: &dyn EventSink) {
+    pub fn emit(&mut self, records: impl IntoIterator<Item = Record>, events: &dyn EventSink) {
         for record in records {
             match record.kind {
-                record::STDOUT => output(Stream::Stdout, self.stdout.push(&record.payload), events),
-                record::STDERR => output(Stream::Stderr, self.stderr.push(&record.payload), events),
+                record::STDOUT => self.stdout.push(Stream::Stdout, &record.payload, events),
+                record::STDERR => self.stderr.push(Stream::Stderr, &record.payload, events),
                 record::DISPLAY => match serde_json::from_slice(&record.payload) {
                     Ok(bundle) => events.event(Event::Display(bundle)),
                     Err(e) => tracing::warn!("a display that is no JSON was dropped: {e}"),
                 },
+                // Whoever has made the cell sees to them; another has not its token.
+                record::CALL | record::GIVEN_UP => {}
                 other => tracing::debug!(kind = other, "an output record of an unknown kind was passed over"),
             }
         }
@@ -103,14 +140,24 @@ impl RecordEvents {
 
     /// Tells what is left at the end: the bytes of a character that never became whole.
     pub fn finish(&mut self, events: &dyn EventSink) {
-        output(Stream::Stdout, self.stdout.finish(), events);
-        output(Stream::Stderr, self.stderr.finish(), events);
+        let (stdout, stderr) = (self.stdout.decoder.finish(), self.stderr.decoder.finish());
+        self.stdout.tell(Stream::Stdout, stdout, events);
+        self.stderr.tell(Stream::Stderr, stderr, events);
     }
 }
 
-fn output(stream: Stream, text: String, events: &dyn EventSink) {
-    if !text.is_empty() {
-        events.event(Event::Output { stream, text });
+impl Decoded {
+    fn push(&mut self, stream: Stream, piece: &Bytes, events: &dyn EventSink) {
+        self.untold += piece.len() as u64;
+        let text = self.decoder.push(piece);
+        self.tell(stream, text, events);
+    }
+
+    fn tell(&mut self, stream: Stream, text: String, events: &dyn EventSink) {
+        if !text.is_empty() {
+            let bytes = std::mem::take(&mut self.untold);
+            events.event(Event::Output { stream, text, bytes });
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! The driver that works over every transport: kernels as directories on the target, spoken to through a link.
 
 mod bounds;
+mod breath;
+mod down;
 mod drive;
 mod kernel;
 mod lane;
-mod page;
+mod once;
+pub(crate) mod page;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,10 +23,13 @@ use tokio::time::Instant;
 
 use self::kernel::FileCellKernel;
 use self::lane::Lane;
+use crate::cell::Cell;
 use crate::error::{Error, ErrorKind, Result, Step};
+use crate::event::EventSink;
 use crate::id::CellNumber;
 use crate::kernel::{Diagnosis, Driver, Identity, Kernel, KernelSpec, Started};
 use crate::link::{self, Call, ExecLink, Link, StreamLink};
+use crate::reply::Reply;
 use crate::target::Target;
 use crate::transfer::{FileSite, ProgressSink, TransferOptions, Transferred};
 use crate::transport::{Capabilities, Transport};
@@ -97,6 +103,8 @@ impl Connection {
 #[derive(Debug)]
 struct Site {
     link: Arc<dyn Link>,
+    /// What is not to go over a stream.
+    commands: Arc<ExecLink>,
     dir: Option<String>,
     python: Option<String>,
     cwd: Option<String>,
@@ -163,14 +171,19 @@ impl<C: Connector> FileCellDriver<C> {
                 })??;
                 let Capabilities { opens, is_here, .. } = transport.capabilities();
                 let has_lanes = is_here && self.links == LinkChoice::Best;
-                let link: Arc<dyn Link> = match self.links {
-                    LinkChoice::Best if opens => Arc::new(StreamLink::new(transport)),
+                let (link, commands): (Arc<dyn Link>, _) = match self.links {
+                    LinkChoice::Best if opens => {
+                        let stream = StreamLink::new(transport);
+                        let commands = stream.commands();
+                        (Arc::new(stream), commands)
+                    }
                     _ => {
                         tracing::debug!(%target, opens, links = ?self.links, "each step is a command");
-                        Arc::new(ExecLink::new(transport))
+                        let commands = Arc::new(ExecLink::new(transport));
+                        (Arc::<ExecLink>::clone(&commands), commands)
                     }
                 };
-                Ok::<_, Error>(Arc::new(Site { link, dir, python, cwd, has_lanes }))
+                Ok::<_, Error>(Arc::new(Site { link, commands, dir, python, cwd, has_lanes }))
             })
             .await?;
         Ok(Arc::clone(site))
@@ -178,7 +191,7 @@ impl<C: Connector> FileCellDriver<C> {
 
     /// The ways to a kernel.
     fn ways(&self, site: &Site, record: &KernelRecord) -> (Arc<dyn Link>, Option<Lane>) {
-        let lane = site.has_lanes.then(|| Lane::new(&record.dir, Arc::clone(&self.lanes)));
+        let lane = site.has_lanes.then(|| Lane::new(&record.dir, record.pid, Arc::clone(&self.lanes)));
         (Arc::clone(&site.link), lane)
     }
 
@@ -253,6 +266,16 @@ impl<C: Connector> Driver for FileCellDriver<C> {
             Vec::new(),
         );
         Ok(Started { kernel: Arc::new(kernel), reused, previous: spawned.previous })
+    }
+
+    async fn once(
+        &self,
+        spec: &KernelSpec,
+        cell: &Cell,
+        why: &Error,
+        events: &dyn EventSink,
+    ) -> Result<Option<Reply>> {
+        self.run_once(spec, cell, why, events).await.map(Some)
     }
 
     async fn adopt(

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use rand::TryRng as _;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +28,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
+/// True for just so many lower-case hex digits.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// The first `bytes` bytes of the SHA-256 of some parts, as hex digits. The parts are length-prefixed, so that no two lists collide.
 pub(crate) fn digest(parts: &[&str], bytes: usize) -> String {
     let mut hash = Sha256::new();
@@ -38,11 +44,24 @@ pub(crate) fn digest(parts: &[&str], bytes: usize) -> String {
 }
 
 /// The id of a kernel, `k-` and 16 hex digits; also the name of its directory on the target.
+///
+/// What is no such id is not read as one: it is said by far sides, and names directories and processes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct KernelId(String);
+pub struct KernelId(#[serde(deserialize_with = "kernel_id")] String);
 
 impl KernelId {
+    /// Reads an id.
+    ///
+    /// # Errors
+    /// What is not `k-` and 16 hex digits is none.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.strip_prefix("k-") {
+            Some(digits) if is_hex(digits, 16) => Ok(KernelId(text.to_owned())),
+            _ => Err(Error::new(ErrorKind::BadInput, format!("{text:?} is not the id of a kernel"))),
+        }
+    }
+
     /// A new random id.
     pub fn random() -> Result<Self> {
         Ok(KernelId(format!("k-{}", random_hex::<8>()?)))
@@ -63,7 +82,7 @@ impl fmt::Display for KernelId {
 /// The id of a cell: 32 hex digits, never used twice. It is what makes "at most once" possible.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct CellId(String);
+pub struct CellId(#[serde(deserialize_with = "cell_id")] String);
 
 impl CellId {
     /// Reads an id.
@@ -71,7 +90,7 @@ impl CellId {
     /// # Errors
     /// What is not 32 hex digits is none. (A text of digits alone is read as a number where both can stand, and no id is likely to be one.)
     pub fn parse(text: &str) -> Result<Self> {
-        if text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        if is_hex(text, 32) {
             return Ok(CellId(text.to_owned()));
         }
         Err(Error::new(ErrorKind::BadInput, format!("{text:?} is not the id of a cell")))
@@ -92,6 +111,21 @@ impl fmt::Display for CellId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+fn kernel_id<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    checked(from, |text| Ok(KernelId::parse(text)?.0))
+}
+
+fn cell_id<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    checked(from, |text| Ok(CellId::parse(text)?.0))
+}
+
+fn checked<'de, D: Deserializer<'de>>(
+    from: D,
+    parse: impl Fn(&str) -> Result<String>,
+) -> Result<String, D::Error> {
+    parse(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// The place of a cell in its kernel's order, from 1.
@@ -122,7 +156,7 @@ impl Nonce {
     }
 
     /// A nonce of the caller's, for tests of the codec.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn fixed(text: &str) -> Self {
         Nonce(text.to_owned())
     }
@@ -143,6 +177,19 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(a.as_str().len(), 18);
         assert_eq!(CellId::random().unwrap().as_str().len(), 32);
+    }
+
+    #[test]
+    fn what_is_no_id_is_not_read_as_one() {
+        for text in
+            ["", "k-", "k-0123456789ABCDEF", "k-../../../../tmp/", "k-0123456789abcdef0", "0123456789abcdef"]
+        {
+            assert!(KernelId::parse(text).is_err(), "{text}");
+            assert!(serde_json::from_value::<KernelId>(text.into()).is_err(), "{text}");
+        }
+        let id = KernelId::random().unwrap();
+        assert_eq!(serde_json::from_value::<KernelId>(serde_json::json!(id)).unwrap(), id);
+        assert!(serde_json::from_value::<CellId>("7".into()).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::cell::{Cell, millis};
 use crate::error::{Error, ErrorKind, Result, Step};
@@ -277,8 +278,46 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Checks a target without reaching for it.
     fn check(&self, target: &Target) -> Result<()>;
 
+    /// True if its kernels live in something that is made for them, such as a container. What is made is put on record before, so that it is
+    /// found where this process ends in the middle.
+    fn houses(&self) -> bool {
+        false
+    }
+
+    /// Sees to it that what a kernel of this spec lives in is there. That may take long: it is given up at `until`, and `events` hear how it
+    /// goes. What was begun and given up ends by itself.
+    async fn house(&self, _spec: &KernelSpec, _until: Instant, _events: &dyn EventSink) -> Result<()> {
+        Ok(())
+    }
+
+    /// What there is for the kernels of a key (a [`Key::digest`](crate::Key::digest)), in words; `None` if nothing.
+    async fn housing(&self, _target: &Target, _key: &str) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Removes it, and the kernel in it. False if there was nothing.
+    async fn unhouse(&self, _target: &Target, _key: &str) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Starts a kernel, or finds the live one of the spec's key.
     async fn spawn(&self, spec: &KernelSpec) -> Result<Started>;
+
+    /// Runs one cell where [`Driver::spawn`] has found no place or no process for a kernel, as `why` says: once and by itself. `None` if it has no way
+    /// to do that; then nothing was done. The cell is sent at most once, and a connection that is cut meanwhile makes it a reply that is
+    /// [lost](Status::Lost).
+    ///
+    /// # Errors
+    /// Only where the cell was not run.
+    async fn once(
+        &self,
+        _spec: &KernelSpec,
+        _cell: &Cell,
+        _why: &Error,
+        _events: &dyn EventSink,
+    ) -> Result<Option<Reply>> {
+        Ok(None)
+    }
 
     /// Takes up a kernel that an earlier process recorded. It is not asked whether it lives: the next cell shows.
     /// `None` if this driver's kernels end with their process.

@@ -9,10 +9,14 @@ pub mod cell;
 mod error;
 mod event;
 mod filecell;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod id;
 pub mod kernel;
 pub mod lane;
 pub mod link;
+mod output;
 mod quote;
 mod registry;
 mod reply;
@@ -21,6 +25,8 @@ pub mod runner;
 mod session;
 mod tail;
 mod target;
+pub mod tools;
+mod transcript;
 mod transfer;
 mod transport;
 pub mod wire;
@@ -34,20 +40,24 @@ pub use crate::event::{Event, EventSink, NoEvents, RecordEvents, Stream, TextDec
 pub use crate::filecell::{Connection, Connector, FileCellDriver, LinkChoice};
 pub use crate::id::{CellId, CellNumber, Generation, KernelId, Nonce};
 pub use crate::kernel::{Control, Driver, Fetched, Kernel, KernelSpec, Which};
+pub use crate::output::{CleanStream, Cleaner, SECRET_WORDS, Secrets, is_secret_name};
 pub use crate::quote::quote;
 pub use crate::registry::{
     Drivers, Key, Loss, Registry, RegistryOptions, SessionOptions, Store, Stored, child_owner,
 };
 pub use crate::reply::{
-    CellInfo, ErrorInfo, KernelInfo, MimeBundle, OutputInfo, Reply, State, Status, ToolInfo, TroubleKind,
+    CellInfo, ErrorInfo, KernelInfo, MimeBundle, OutputInfo, Reply, State, Status, ToolError, ToolInfo,
+    TroubleKind,
 };
 pub use crate::retry::Pauses;
 pub use crate::session::{Session, Submitted};
 pub use crate::tail::Tail;
 pub use crate::target::{Options, Target};
+pub use crate::tools::{Approver, Authority, Decision, Tool, ToolCall, ToolFailure, ToolOutput, Tools};
+pub use crate::transcript::Transcript;
 pub use crate::transfer::{FileSite, ProgressSink, TransferOptions, TransferProgress, Transferred};
 pub use crate::transport::{
-    Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash, remote,
-    streams,
+    Attached, Capabilities, ClosesOnShutdown, Command, Duplex, Ended, Output, Running, Transport, leash,
+    remote, streams,
 };
 pub use crate::wire::message::{Action, Echo, Limits, Probe, ReadFile};

@@ -1,6 +1,8 @@
 //! A link speaks the file protocol to one target. The engine does not see whether each step is a command or a message on a channel.
 
 mod exec;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod header;
 mod places;
 mod stream;
@@ -12,6 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use exec::ExecLink;
@@ -90,6 +93,36 @@ impl Reported {
 /// Carries out an operation whose answer has no output records, and reads the answer as `T`.
 pub async fn ask<T: DeserializeOwned>(link: &dyn Link, call: Call<'_>) -> Result<T> {
     link.call(call, &mut |_| ()).await?.read(link.target())
+}
+
+/// Carries out an operation whose answer brings at most `most` bytes.
+///
+/// # Errors
+/// [`ErrorKind::Protocol`] as soon as there are more.
+pub(crate) async fn ask_for_bytes(link: &dyn Link, call: Call<'_>, most: u64) -> Result<(Reported, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let (mut came, too_many) = (0, Notify::new());
+    let mut take = |chunk: Bytes| {
+        came += chunk.len() as u64;
+        if came > most {
+            too_many.notify_one();
+        } else {
+            bytes.extend_from_slice(&chunk);
+        }
+    };
+    let reported = tokio::select! {
+        biased;
+        () = too_many.notified() => None,
+        reported = link.call(call, &mut take) => Some(reported?),
+    };
+    // Too many may have come together with the answer.
+    match reported.filter(|_| came <= most) {
+        Some(reported) => Ok((reported, bytes)),
+        None => {
+            let message = format!("more bytes came than the {most} that were asked for");
+            Err(Error::new(ErrorKind::Protocol, message).on(link.target()))
+        }
+    }
 }
 
 /// Reads an answer as `T`.

@@ -2,30 +2,34 @@
 
 mod drivers;
 mod files;
+mod housing;
 mod key;
 mod memory;
+mod once;
 mod options;
+mod room;
 mod store;
 mod table;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use tokio::sync::{Mutex as AsyncMutex, Notify};
-use tokio::time::Instant;
 
 pub use self::drivers::Drivers;
+pub(crate) use self::housing::Cause;
 pub use self::key::{Key, child_owner};
 use self::memory::{TELL_FOR, clear_away, ended_by_itself};
 pub use self::options::{RegistryOptions, SessionOptions};
+use self::room::reap;
 pub use self::store::{Loss, Store, Stored};
-use self::table::{Room, Table, idle_since};
-use crate::cell::clamped;
+use self::table::{Table, idle_since};
 use crate::error::{Error, ErrorKind, Result, Step};
 use crate::id::KernelId;
 use crate::kernel::{Control, Driver, Identity, Kernel, KernelSpec};
+use crate::output::{Cleaner, Secrets};
 use crate::session::Session;
 use crate::target::Target;
 use crate::wire::message::Action;
@@ -41,6 +45,7 @@ pub struct Registry {
 struct Inner {
     drivers: Drivers,
     options: RegistryOptions,
+    cleaner: Cleaner,
     table: Mutex<Table<Slot>>,
     /// Lost kernels of keys that have none now; the store, where there is one, has them as well.
     losses: Mutex<HashMap<Key, Loss>>,
@@ -100,6 +105,7 @@ impl Registry {
         let idle = options.idle;
         let inner = Arc::new(Inner {
             drivers,
+            cleaner: Cleaner::new(&options.secrets),
             options,
             table: Mutex::new(table),
             losses: Mutex::default(),
@@ -138,6 +144,20 @@ impl Registry {
         Ok(Session::new(self.clone(), key, options))
     }
 
+    /// What is redacted in whatever comes from any kernel.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.inner.options.secrets
+    }
+
+    /// What cleans texts that belong to no session: what a target says of itself.
+    pub fn cleaner(&self) -> Cleaner {
+        self.inner.cleaner.clone()
+    }
+
+    fn cleaned<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|e| self.inner.cleaner.error(e))
+    }
+
     /// The driver of a target.
     pub fn driver(&self, target: &Target) -> Result<&Arc<dyn Driver>> {
         self.inner.drivers.of(target)
@@ -174,13 +194,16 @@ impl Registry {
         self.inner.drivers.close_kept().await
     }
 
-    /// Stops the kernels that `wanted` chooses, whatever they do. All are tried; the first error is returned.
+    /// Stops the kernels that `wanted` chooses, whatever they do, and removes what was made for kernels that never came. All are tried; the first
+    /// error is returned.
     pub async fn dispose(&self, wanted: impl Fn(&Key) -> bool) -> Result<usize> {
-        let keys = self.inner.table().keys(wanted);
+        let mut keys: BTreeSet<Key> = self.inner.table().keys(&wanted).into_iter().collect();
+        let houses = self.stored().into_iter().filter(Stored::is_empty_house).map(|stored| stored.key);
+        keys.extend(houses.filter(wanted));
         let mut stopped = 0;
         let mut failed = None;
         for key in keys {
-            match self.inner.tear_down(&key, Control::new(Action::Stop), None).await {
+            match self.stop(&key, Control::new(Action::Stop)).await {
                 Ok(true) => stopped += 1,
                 Ok(false) => {}
                 Err(e) => failed = failed.or(Some(e)),
@@ -190,12 +213,12 @@ impl Registry {
     }
 
     /// A kernel for the key: the one that is there, the one that is remembered, or a new one.
-    pub(crate) async fn lease(&self, key: &Key, spec: &KernelSpec) -> Result<Lease> {
+    pub(crate) async fn lease(&self, key: &Key, spec: &KernelSpec, cause: Cause<'_>) -> Result<Lease> {
         let slot = self.inner.table().enter(key, SystemTime::now());
         // From here on the guard leaves the table again, whatever happens.
         let entered = Entered { inner: &self.inner, key };
         let mut seat = slot.gate.lock().await;
-        let filled = self.inner.fill(&mut seat, key, spec).await?;
+        let filled = self.inner.fill(&mut seat, key, spec, cause).await?;
         std::mem::forget(entered);
         Ok(Lease {
             registry: self.clone(),
@@ -207,7 +230,13 @@ impl Registry {
     }
 
     /// A kernel in place of one that was found dead. Of many callers that found it so, one starts the new one; all are told.
-    pub(crate) async fn replace(&self, lease: &mut Lease, spec: &KernelSpec, why: &str) -> Result<()> {
+    pub(crate) async fn replace(
+        &self,
+        lease: &mut Lease,
+        spec: &KernelSpec,
+        why: &str,
+        cause: Cause<'_>,
+    ) -> Result<()> {
         let dead = lease.kernel.record().id;
         let slot = self.inner.table().enter(&lease.key, SystemTime::now());
         let _entered = Entered { inner: &self.inner, key: &lease.key };
@@ -217,10 +246,10 @@ impl Registry {
         let loss = known.unwrap_or(Loss { kernel: Some(dead.clone()), why: why.to_owned(), told: false });
         if is_kernel(&seat, &dead) {
             *seat = None;
-            self.inner.forget(&lease.key, &dead, Some(loss.clone()));
+            self.inner.forget(&lease.key, lease.kernel.as_ref(), Some(loss.clone()));
             clear_away(lease.kernel.as_ref()).await;
         }
-        let filled = self.inner.fill(&mut seat, &lease.key, spec).await?;
+        let filled = self.inner.fill(&mut seat, &lease.key, spec, cause).await?;
         lease.loss = filled.loss.or(Some(loss)).filter(|loss| !loss.told);
         lease.reused = filled.reused;
         lease.kernel = filled.kernel;
@@ -242,12 +271,13 @@ impl Registry {
 
     /// Remembers the use of a kernel for other processes.
     pub(crate) fn remember(&self, key: &Key, kernel: &Arc<dyn Kernel>) {
-        self.inner.remember(key, kernel);
+        self.inner.remember_use(key, kernel);
     }
 
     /// Stops the kernel of one key. False if there was none, or if it is in use and `control` asks for an idle one.
     pub(crate) async fn stop(&self, key: &Key, control: Control) -> Result<bool> {
-        self.inner.tear_down(key, control, None).await
+        let stopped = self.inner.tear_down(key, control, None).await?;
+        Ok(stopped || self.inner.unhouse(key).await?)
     }
 
     /// The kernel of a key, if there is one, without starting any.
@@ -319,7 +349,7 @@ impl Inner {
     }
 
     /// Sees to it that the seat has a kernel.
-    async fn fill(&self, seat: &mut Seat, key: &Key, spec: &KernelSpec) -> Result<Filled> {
+    async fn fill(&self, seat: &mut Seat, key: &Key, spec: &KernelSpec, cause: Cause<'_>) -> Result<Filled> {
         self.take_up(seat, key).await?;
         if let Some(kernel) = seat {
             return Ok(Filled { kernel: Arc::clone(kernel), reused: true, loss: None });
@@ -327,7 +357,7 @@ impl Inner {
         self.make_room(key).await?;
         // An error and a caller who loses patience give the room back.
         let room = Undo { inner: self, key, change: Some(Table::vacate) };
-        let started = self.drivers.of(&key.target)?.spawn(spec).await.map_err(|e| e.on(&key.target))?;
+        let started = self.start(key, spec, cause).await.map_err(|e| e.on(&key.target))?;
         room.settle();
         let loss = match (self.recall(key), started.previous) {
             (Some(loss), Some(previous)) if loss.told && loss.kernel.as_ref() != Some(&previous.id) => {
@@ -357,125 +387,5 @@ impl Inner {
             self.table().occupy(key);
         }
         Ok(())
-    }
-
-    /// Takes room for the key, stopping the kernels that were used longest ago, and waiting while all are busy.
-    async fn make_room(&self, key: &Key) -> Result<()> {
-        let until = Instant::now() + clamped(self.options.wait_for_room);
-        let why = format!("it made room for the session {:?}", key.session);
-        let mut spared = Vec::new();
-        loop {
-            let someone_left = self.room.notified();
-            let room = self.table().room_for(key);
-            match room {
-                Room::Taken => return Ok(()),
-                // All have been asked: what other processes use, or what cannot be reached, is asked again after a pause.
-                Room::Evict(victim) if spared.contains(&victim) => {
-                    self.table().spare(&victim, SystemTime::now());
-                    if Instant::now() + ASK_AGAIN >= until {
-                        return Err(self.no_room(key));
-                    }
-                    spared.clear();
-                    tokio::time::sleep(ASK_AGAIN).await;
-                }
-                Room::Evict(victim) => {
-                    match self.tear_down(&victim, Control::STOP_IF_IDLE, Some(&why)).await {
-                        Ok(true) => {}
-                        Ok(false) => spared.push(victim),
-                        Err(e) => {
-                            // It takes no room from anybody while its target cannot be reached; its own idle clock ends it.
-                            tracing::info!(error = %e, "a kernel could not be stopped to make room");
-                            self.table().vacate(&victim);
-                        }
-                    }
-                }
-                Room::Full => {
-                    if tokio::time::timeout_at(until, someone_left).await.is_err() {
-                        return Err(self.no_room(key));
-                    }
-                }
-            }
-        }
-    }
-
-    fn no_room(&self, key: &Key) -> Error {
-        Error::new(ErrorKind::Refused, format!("all {} kernels are busy", self.options.cap))
-            .on(&key.target)
-            .at(Step::Spawn)
-            .with_hint("wait for a cell to end, stop a session, or raise the cap (max_kernels)")
-    }
-
-    /// Stops a kernel. With `why`, its session is told in its next reply. False if there was none or it was spared.
-    async fn tear_down(&self, key: &Key, control: Control, why: Option<&str>) -> Result<bool> {
-        let Some(slot) = self.slot(key) else { return Ok(false) };
-        let spare = Undo { inner: self, key, change: Some(|table, key| table.spare(key, SystemTime::now())) };
-        // The gate, not the table: a slow target holds up nobody but its own session.
-        let mut seat = slot.gate.lock().await;
-        if control.if_idle && !self.may_go(key) {
-            return Ok(false);
-        }
-        let adopted = self.take_up(&mut seat, key).await;
-        let Some(kernel) = seat.clone() else {
-            spare.settle();
-            self.table().vacate(key);
-            return adopted.map(|()| false);
-        };
-        match kernel.control(control).await {
-            Ok(controlled) if controlled.done => {}
-            Ok(_) => return Ok(false),
-            Err(e) if matches!(e.kind(), ErrorKind::KernelDead | ErrorKind::NoKernel) => {}
-            Err(e) => return Err(e.on(&key.target)),
-        }
-        spare.settle();
-        let id = kernel.record().id;
-        tracing::debug!(kernel = %id, why, "kernel stopped");
-        // Whoever wants a new kernel under this key waits at the gate until the old one has been cleared away: the far side locks its directory
-        // for that, and whoever looks at it meanwhile takes it for one that lives.
-        self.table().enter(key, SystemTime::now());
-        let _entered = Entered { inner: self, key };
-        *seat = None;
-        self.table().vacate(key);
-        let loss = why.map(|why| Loss { kernel: Some(id), why: why.to_owned(), told: false });
-        self.lay_to_rest(key, kernel.as_ref(), loss).await;
-        self.room.notify_waiters();
-        Ok(true)
-    }
-
-    /// The slot of a key that has a kernel, perhaps by another process that came later.
-    fn slot(&self, key: &Key) -> Option<Arc<Slot>> {
-        let mut table = self.table();
-        if let Some(slot) = table.slot(key) {
-            return Some(slot);
-        }
-        let stored = self.options.store.as_ref()?.load(key).filter(|stored| stored.kernel.is_some())?;
-        table.load(key.clone(), stored.last_used());
-        table.slot(key)
-    }
-
-    /// A kernel that was chosen for its age may have been used since, by us or by another process.
-    fn may_go(&self, key: &Key) -> bool {
-        let used_elsewhere = self.options.store.as_ref().and_then(|s| s.load(key)).map(|s| s.last_used());
-        self.table().is_leaving(key, used_elsewhere)
-    }
-}
-
-/// How long a kernel that was in use elsewhere is left in peace.
-const ASK_AGAIN: Duration = Duration::from_millis(250);
-
-/// Stops kernels that nobody has used for `idle`, until the registry is gone.
-async fn reap(inner: Weak<Inner>, idle: Duration) {
-    let pause = (idle / 8).clamp(Duration::from_millis(20), Duration::from_secs(60));
-    loop {
-        tokio::time::sleep(pause).await;
-        let Some(inner) = inner.upgrade() else { return };
-        loop {
-            let next = inner.table().next_idle(idle_since(SystemTime::now(), idle));
-            let Some(key) = next else { break };
-            if let Err(e) =
-                inner.tear_down(&key, Control::STOP_IF_IDLE, Some("it was idle for too long")).await
-            {
-                tracing::warn!(error = %e, "an idle kernel could not be stopped");
-            }
-        }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::error::{Error, ErrorKind};
 use crate::id::{CellId, CellNumber, KernelId};
 use crate::target::Target;
+use crate::tools::FailureKind;
 
 /// A value in several forms, by MIME type. Text is a JSON string, images are base64.
 pub type MimeBundle = BTreeMap<String, Value>;
@@ -52,7 +53,7 @@ pub enum State {
     Ended,
     /// Not known: the target cannot be reached.
     Unknown,
-    /// There is no kernel behind this reply.
+    /// There is no kernel behind this reply: the cell was not run, or once by itself where no kernel could be started.
     None,
 }
 
@@ -113,8 +114,21 @@ pub struct OutputInfo {
 pub struct ToolInfo {
     /// How many calls were made.
     pub calls: u64,
-    /// The messages of those that failed.
-    pub errors: Vec<String>,
+    /// Those that failed; the first 20.
+    pub errors: Vec<ToolError>,
+}
+
+/// A tool call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolError {
+    /// Its number among those of the cell, from 1.
+    pub call: u64,
+    /// The tool's name.
+    pub name: String,
+    /// Why it failed, in a word.
+    pub kind: FailureKind,
+    /// Why it failed, in a sentence.
+    pub message: String,
 }
 
 /// Which cell it was.
@@ -209,12 +223,26 @@ impl Reply {
     }
 }
 
+impl ErrorInfo {
+    /// What a reply says of a cell whose fate is not known, because of `e`.
+    pub(crate) fn lost(e: &Error, message: String, hint: &str) -> Self {
+        let kind = match e.kind() {
+            ErrorKind::Deadline => TroubleKind::Deadline,
+            ErrorKind::Transport => TroubleKind::Transport,
+            _ => TroubleKind::Protocol,
+        };
+        ErrorInfo { kind, name: "Lost".to_owned(), message, traceback: None, hint: Some(hint.to_owned()) }
+    }
+}
+
 impl From<&Error> for ErrorInfo {
     fn from(error: &Error) -> Self {
         let (kind, name) = match error.kind() {
             ErrorKind::Transport => (TroubleKind::Transport, "TransportError"),
             ErrorKind::Deadline => (TroubleKind::Deadline, "DeadlineError"),
-            ErrorKind::Spawn => (TroubleKind::Spawn, "SpawnError"),
+            ErrorKind::Spawn | ErrorKind::NoPlace | ErrorKind::NoProcess => {
+                (TroubleKind::Spawn, "SpawnError")
+            }
             ErrorKind::KernelDead | ErrorKind::KernelGone | ErrorKind::NoKernel => {
                 (TroubleKind::Signal, "KernelDead")
             }

@@ -31,30 +31,30 @@ pub struct Runner {
 
 impl Runner {
     /// What goes to the command's stdin, line by line as `docs/protocol.md` has it; with the bundle where the target may not have it.
+    /// `header` is the text of a JSON object that is not empty: the fields that are the operation's own.
     ///
     /// # Errors
     /// A path of a Python that cannot be one.
-    pub fn input(
-        &self,
-        nonce: &Nonce,
-        python: Option<&str>,
-        mut header: Map<String, Value>,
-        bundle: bool,
-    ) -> Result<Bytes> {
+    pub fn input(&self, nonce: &Nonce, python: Option<&str>, header: &[u8], bundle: bool) -> Result<Bytes> {
         let python = python.unwrap_or("");
         if python.contains(['\n', '\0']) {
             return Err(Error::new(ErrorKind::BadInput, format!("{python:?} is not the path of a Python")));
         }
         let bundle: &[u8] = if bundle { &self.bundle } else { &[] };
-        header.insert("v".into(), VERSION.into());
-        header.insert("nonce".into(), nonce.as_str().into());
-        header.insert("runner".into(), self.hash.as_str().into());
-        header.insert("bundle".into(), bundle.len().into());
-        let header = Value::Object(header).to_string();
-        let mut input = BytesMut::with_capacity(header.len() + self.stage_one.len() + bundle.len() + 256);
-        for line in [nonce.as_str(), python, &self.stage_one, &header] {
+        // Hex digits and numbers need no quoting.
+        let known = format!(
+            r#"{{"v":{VERSION},"nonce":"{}","runner":"{}","bundle":{},"#,
+            nonce.as_str(),
+            self.hash,
+            bundle.len()
+        );
+        let mut input = BytesMut::with_capacity(header.len() + self.stage_one.len() + bundle.len() + 512);
+        for line in [nonce.as_str(), python, &self.stage_one] {
             input.put_slice(line.as_bytes());
             input.put_u8(b'\n');
+        }
+        for part in [known.as_bytes(), header.strip_prefix(b"{").unwrap_or(header), b"\n"] {
+            input.put_slice(part);
         }
         input.put_slice(bundle);
         Ok(input.freeze())

@@ -114,10 +114,30 @@ fn has_password(text: &str) -> bool {
     let Some(rest) = rest.strip_prefix("//") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     match authority.rsplit_once('@') {
+        // The digest of an image may stand behind its tag.
+        Some((_, digest)) if is_digest(digest) => false,
         Some((user, _)) => user.contains(':'),
         // A password may hold a character that ends the authority; what stands before that is no port then.
-        None => rest.contains('@') && is_no_port(authority),
+        None => without_options(rest).contains('@') && is_no_port(authority),
     }
+}
+
+/// What stands before `?option=`; a password may hold a mere question mark.
+fn without_options(rest: &str) -> &str {
+    let is_option = |text: &str| {
+        let name = text.split_once('=').map_or("", |(name, _)| name);
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    match rest.split_once('?') {
+        Some((address, options)) if is_option(options) => address,
+        _ => rest,
+    }
+}
+
+/// True for `sha256:` and 64 digits, which is no host and port.
+fn is_digest(text: &str) -> bool {
+    let digits = text.split_once(':').map_or("", |(_, digits)| digits);
+    digits.len() >= 32 && digits.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 fn is_no_port(authority: &str) -> bool {
@@ -174,6 +194,8 @@ mod tests {
             "ssh://ann:ses/ame@box:22",
             "ssh://:sesame@[::1]:22/",
             "docker://a:sesame@b?x=1",
+            "docker://a:sesame@b:5000",
+            "ssh://ann:ses?ame@box",
         ] {
             let e = text.parse::<Target>().unwrap_err();
             assert!(e.to_string().contains("password") && !format!("{e:?}").contains("ses"), "{e:?}");
@@ -183,6 +205,9 @@ mod tests {
             "ssh://ann@[::1]:22",
             "ssh://[fe80::1]?jump=a@b",
             "exec:curl http://a:b@c",
+            "docker+run://debian:12@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+            "docker+run://debian:bookworm?host=ssh://ann@box",
+            "docker+run://localhost:5000/a/b@sha256:0123456789abcdef0123456789abcdef",
         ] {
             assert!(text.parse::<Target>().is_ok(), "{text}");
         }

@@ -40,6 +40,8 @@ pub struct TransferOptions {
     pub dir: Option<String>,
     /// The Python to use.
     pub python: Option<String>,
+    /// Whose kernel's surroundings are meant (a [`Key::digest`](crate::Key::digest)), where a target has one for each session.
+    pub key: Option<String>,
 }
 
 impl Default for TransferOptions {
@@ -53,6 +55,7 @@ impl Default for TransferOptions {
             cwd: None,
             dir: None,
             python: None,
+            key: None,
         }
     }
 }

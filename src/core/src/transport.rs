@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 pub use self::duplex::{ClosesOnShutdown, Duplex, Running};
 use crate::error::{Error, ErrorKind, Result, Step};
+use crate::runner::runner;
 use crate::target::Target;
 
 /// A command for a target: a POSIX shell script that is part of the program's text.
@@ -40,6 +41,11 @@ impl Command {
             i += 1;
         }
         Command { script }
+    }
+
+    /// The command that every step is. Who provides something that stands on a target ([`Transport::attach`]) has that run it.
+    pub fn runner() -> Self {
+        runner().command
     }
 
     /// The program and its arguments, for a transport that passes them one by one.
@@ -93,6 +99,8 @@ pub struct Capabilities {
     pub tells_signals: bool,
     /// It can keep a command open ([`Transport::open`]).
     pub opens: bool,
+    /// Something stands on the target that runs the runner's command for whoever comes ([`Transport::attach`]).
+    pub attaches: bool,
     /// Its commands see the files and processes that this process sees, under the same names and numbers.
     pub is_here: bool,
 }
@@ -100,7 +108,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// What every transport can do: run commands to their end, any number at once.
     pub const fn new() -> Self {
-        Capabilities { channels: None, tells_signals: false, opens: false, is_here: false }
+        Capabilities { channels: None, tells_signals: false, opens: false, attaches: false, is_here: false }
     }
 
     /// At most so many commands at the same time.
@@ -119,6 +127,12 @@ impl Capabilities {
     #[must_use]
     pub const fn opens(self, opens: bool) -> Self {
         Capabilities { opens, ..self }
+    }
+
+    /// Whether something stands on the target that runs the runner's command for whoever comes.
+    #[must_use]
+    pub const fn attaches(self, attaches: bool) -> Self {
+        Capabilities { attaches, ..self }
     }
 
     /// Whether its commands see the files and processes that this process sees.
@@ -174,6 +188,35 @@ pub trait Transport: Send + Sync + fmt::Debug {
         let _ = (command, deadline);
         let error = Error::new(ErrorKind::Transport, "this transport cannot keep a command open");
         Err(error.on(self.target()).at(Step::Connect))
+    }
+
+    /// Goes to what stands on the target, where [`Capabilities::attaches`] says that there is something: a process whose stdin and stdout are there
+    /// for one host after the other, as those of a container's own program. It waits for lines as `docs/protocol.md` has them ("A courier that stands")
+    /// and runs the runner's command for them. So nothing has to be started there to reach it, nor is anything ended when its host goes.
+    ///
+    /// # Errors
+    /// As [`Transport::open`], to which a caller turns then.
+    async fn attach(&self, deadline: Instant) -> Result<Attached> {
+        let _ = deadline;
+        let error = Error::new(ErrorKind::Transport, "nothing stands on this target");
+        Err(error.on(self.target()).at(Step::Connect))
+    }
+}
+
+/// What stands on a target, as one host holds it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Attached {
+    /// Its streams, with what others have said and have been told there. To drop this ends nothing but the connection.
+    pub duplex: Duplex,
+    /// What it knows its hosts' lines by: a word that nobody can guess who has not made it.
+    pub mark: String,
+}
+
+impl Attached {
+    /// Something that stands there.
+    pub fn new(duplex: Duplex, mark: impl Into<String>) -> Self {
+        Attached { duplex, mark: mark.into() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The promises about kernels, by subject.
 
+mod cleaning;
 mod code;
 mod control;
 mod endings;
@@ -7,12 +8,15 @@ mod files;
 mod output;
 mod queue;
 mod registry;
+mod secrets;
 mod state;
+mod tools;
 
 use crate::Case;
 
 pub(crate) fn all() -> Vec<Case> {
     [
+        cleaning::cases(),
         code::cases(),
         control::cases(),
         endings::cases(),
@@ -20,7 +24,9 @@ pub(crate) fn all() -> Vec<Case> {
         output::cases(),
         queue::cases(),
         registry::cases(),
+        secrets::cases(),
         state::cases(),
+        tools::cases(),
     ]
     .concat()
 }

@@ -17,11 +17,11 @@ use farcell_core::wire::record::{self, Record};
 use farcell_core::{CellId, CellNumber, Error, ErrorKind, Instant, KernelId, Nonce, Result, Step, Target};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
 
-use crate::env::kernel_environment;
+use crate::account::{Account, Setting};
 use crate::process::{self, Group};
 
 /// How long a kernel whose pipe was closed is given to end with all it started.
@@ -32,8 +32,12 @@ const ATOMIC: usize = 4096;
 /// How long a supervisor may take to read what it is sent. It does nothing else for long.
 const WRITE: Duration = Duration::from_secs(20);
 
-/// How many frames may wait to be heard. A frame holds at most 256 KiB.
+/// How many frames may wait to be heard. A frame holds at most 256 KiB; one that holds more waits alone.
 const UNHEARD: usize = 32;
+const USUAL: usize = 256 * 1024;
+
+/// How much may be said before the greeting: banners, warnings.
+const NOISE: usize = 1 << 20;
 
 /// What a cell's owner hears.
 #[derive(Debug)]
@@ -55,12 +59,12 @@ pub(super) struct Channel {
     routes: Arc<Mutex<Routes>>,
     next_ref: AtomicU32,
     /// Ends the reading task, and with it the child.
-    _alive: oneshot::Sender<()>,
+    alive: Mutex<Option<oneshot::Sender<()>>>,
 }
 
 /// Who waits for what. `None` once the supervisor has gone.
 #[derive(Debug, Default)]
-struct Routes {
+pub(super) struct Routes {
     over: bool,
     cells: HashMap<CellId, mpsc::Sender<Heard>>,
     numbers: HashMap<CellNumber, CellId>,
@@ -73,14 +77,13 @@ impl Channel {
     pub(super) async fn open(
         key: &str,
         spec: &SpawnSpec,
-        python: Option<&str>,
-        dir: Option<&str>,
+        (python, dir, account): (Option<&str>, Option<&str>, Option<Account>),
         deadline: Instant,
     ) -> Result<(Self, KernelRecord, Option<Told>)> {
         let nonce = Nonce::random()?;
         let greeting = greeting(&nonce, key, spec, python, dir, deadline)?;
         let argv = runner().command.argv().map(str::to_owned);
-        let (mut child, group) = process::start(&argv, Some(kernel_environment().collect()))?;
+        let (mut child, group) = process::start(&argv, Setting::of_kernels(account))?;
         let (Some(mut stdin), Some(mut stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::new(ErrorKind::Local, "the child process has no pipes"));
         };
@@ -90,7 +93,7 @@ impl Channel {
             // A child that is gone says why on stderr; that counts for more than the broken pipe.
             let _ = stdin.write_all(&greeting).await;
             let _ = stdin.flush().await;
-            first_answer(&nonce, &mut stdout, &mut buffer).await
+            first_answer(&nonce, &spec.id, &mut stdout, &mut buffer).await
         };
         let hello = tokio::time::timeout_at(deadline, hello)
             .await
@@ -116,26 +119,23 @@ impl Channel {
         let reading = Reading { group, child, kernel: record.id.clone(), stdout, buffer };
         tokio::spawn(reading.run(Arc::clone(&routes), dropped));
         let stdin = Arc::new(AsyncMutex::new(Some(stdin)));
-        Ok((Channel { stdin, routes, next_ref: AtomicU32::new(1), _alive: alive }, record, lane))
+        Ok((
+            Channel { stdin, routes, next_ref: AtomicU32::new(1), alive: Mutex::new(Some(alive)) },
+            record,
+            lane,
+        ))
     }
 
     /// Announces interest in a cell, before it is sent.
     ///
     /// Whoever follows has to listen: what is not heard holds up the kernel, so that a slow listener costs no memory.
     pub(super) fn follow(&self, id: &CellId) -> mpsc::Receiver<Heard> {
-        let (tell, hear) = mpsc::channel(UNHEARD);
-        let mut routes = lock(&self.routes);
-        if !routes.over {
-            routes.cells.insert(id.clone(), tell);
-        }
-        hear
+        follow(&self.routes, id)
     }
 
     /// Gives up interest in a cell.
     pub(super) fn forget(&self, id: &CellId) {
-        let mut routes = lock(&self.routes);
-        routes.cells.remove(id);
-        routes.numbers.retain(|_, cell| cell != id);
+        lock(&self.routes).take(id);
     }
 
     /// Sends a frame.
@@ -175,6 +175,11 @@ impl Channel {
         lock(&self.routes).reads.insert(reference, tell);
         self.send(b'G', fields.to_string().as_bytes()).await?;
         answered(hear, bound).await
+    }
+
+    /// Ends a supervisor that does not answer: the child that was started, and what carries the kernel's id, whatever it says of itself.
+    pub(super) fn end(&self) {
+        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// True if the supervisor has gone.
@@ -220,6 +225,22 @@ async fn answered<T>(hear: oneshot::Receiver<T>, bound: Duration) -> Result<T> {
     }
 }
 
+pub(super) fn follow(routes: &Mutex<Routes>, id: &CellId) -> mpsc::Receiver<Heard> {
+    let (tell, hear) = mpsc::channel(UNHEARD);
+    let mut routes = lock(routes);
+    if !routes.over {
+        routes.cells.insert(id.clone(), tell);
+    }
+    hear
+}
+
+/// Nobody is told anything any more. Returns how many numbers of cells were remembered.
+pub(super) fn close(routes: &Mutex<Routes>) -> usize {
+    // Dropping the senders tells everybody who waits.
+    let before = std::mem::replace(&mut *lock(routes), Routes { over: true, ..Routes::default() });
+    before.numbers.len()
+}
+
 fn lock(routes: &Mutex<Routes>) -> MutexGuard<'_, Routes> {
     routes.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -241,13 +262,14 @@ fn greeting(
     header.insert("key".into(), json!(key));
     header.insert("gather".into(), json!(true));
     header.insert("spec".into(), json!(spec));
-    runner().input(nonce, python, header, true)
+    runner().input(nonce, python, Value::Object(header).to_string().as_bytes(), true)
 }
 
-/// Waits for the first answer; what comes behind it stays in `buffer`. `None` if the child ended without one.
-async fn first_answer(
+/// Waits for the first answer, of the kernel that was asked for; what comes behind it stays in `buffer`. `None` if the child ended without one.
+pub(super) async fn first_answer(
     nonce: &Nonce,
-    stdout: &mut ChildStdout,
+    id: &KernelId,
+    stdout: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
 ) -> Result<Option<(KernelRecord, Option<Told>)>> {
     let here: Target = "stdio:".parse()?;
@@ -261,7 +283,15 @@ async fn first_answer(
                 if value.get("ok").and_then(Value::as_bool) == Some(true) {
                     // A lane that makes no sense is none.
                     let lane = value.get("lane").and_then(|lane| Told::deserialize(lane).ok());
-                    return Ok(Some((read_answer::<Spawned>(&here, value)?.kernel, lane)));
+                    let kernel = read_answer::<Spawned>(&here, value)?.kernel;
+                    // All that carries this id is ended with it.
+                    if kernel.id != *id {
+                        return Err(Error::new(
+                            ErrorKind::Protocol,
+                            "the kernel says that it is another one",
+                        ));
+                    }
+                    return Ok(Some((kernel, lane)));
                 }
                 let far: FarError = read_answer(&here, value.get("error").cloned().unwrap_or_default())?;
                 return Err(far.into());
@@ -270,6 +300,9 @@ async fn first_answer(
             Answer::Nonsense(why) => {
                 let message = format!("the kernel's greeting makes no sense: {why}");
                 return Err(Error::new(ErrorKind::Protocol, message));
+            }
+            Answer::Whole { .. } | Answer::Broken | Answer::Absent if seen.len() > NOISE => {
+                return Err(Error::new(ErrorKind::Protocol, "the kernel says much, and no greeting"));
             }
             Answer::Whole { .. } | Answer::Broken | Answer::Absent => {}
         }
@@ -292,30 +325,8 @@ struct Reading {
 impl Reading {
     /// Reads frames until the supervisor goes or nobody is interested any more; then sees to it that all of it ends.
     async fn run(mut self, routes: Arc<Mutex<Routes>>, mut dropped: oneshot::Receiver<()>) {
-        loop {
-            match frame::decode(&mut self.buffer) {
-                Ok(Some(frame)) => {
-                    if let Some((listener, heard)) = route(frame.kind, &frame.payload, &routes)
-                        && !deliver(&listener, heard, &mut dropped).await
-                    {
-                        break;
-                    }
-                }
-                Ok(None) => tokio::select! {
-                    read = self.stdout.read_buf(&mut self.buffer) => match read {
-                        Ok(n) if n > 0 => {}
-                        _ => break,
-                    },
-                    _ = &mut dropped => break,
-                },
-                Err(e) => {
-                    tracing::warn!(error = %e, "a stdio kernel is given up");
-                    break;
-                }
-            }
-        }
-        // Dropping the senders tells everybody who waits.
-        *lock(&routes) = Routes { over: true, ..Routes::default() };
+        listen(&mut self.stdout, &mut self.buffer, &routes, &mut dropped).await;
+        close(&routes);
         // The channel has closed the pipe, or the supervisor has: it ends its own tree. What follows is for one that cannot any more.
         if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
             self.group.kill();
@@ -327,20 +338,53 @@ impl Reading {
     }
 }
 
+/// Reads frames, and hands each to whom it concerns, until there are no more or nobody is interested.
+pub(super) async fn listen(
+    stdout: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+    routes: &Mutex<Routes>,
+    dropped: &mut oneshot::Receiver<()>,
+) {
+    loop {
+        match frame::decode(buffer) {
+            Ok(Some(frame)) => {
+                let is_long = frame.payload.len() > USUAL;
+                if let Some((listener, heard)) = route(frame.kind, &frame.payload, routes)
+                    && !deliver(&listener, heard, is_long, dropped).await
+                {
+                    return;
+                }
+                // A flood of frames that nobody wants is no reason to hear nothing else.
+                tokio::task::consume_budget().await;
+            }
+            Ok(None) => tokio::select! {
+                read = stdout.read_buf(buffer) => match read {
+                    Ok(n) if n > 0 => {}
+                    _ => return,
+                },
+                _ = &mut *dropped => return,
+            },
+            Err(e) => {
+                tracing::warn!(error = %e, "a stdio kernel is given up");
+                return;
+            }
+        }
+    }
+}
+
 /// Who is to hear of a frame, and what; answers to questions are handed over at once.
 fn route(kind: u8, payload: &Bytes, routes: &Mutex<Routes>) -> Option<(mpsc::Sender<Heard>, Vec<Heard>)> {
     let mut routes = lock(routes);
     let understood = match kind {
         b'O' => output(payload, &routes).map(Some),
         b'S' => parse::<Placed>(payload).map(|placed| {
-            routes.numbers.insert(placed.number, placed.id.clone());
+            routes.note(&placed);
             routes.to(&placed.id, vec![Heard::Started(placed.number)])
         }),
         b'A' => parse::<Placed>(payload)
             .map(|placed| routes.to(&placed.id, vec![Heard::Accepted(placed.number, placed.ahead)])),
         b'R' => parse::<RawReply>(payload).map(|reply| {
-            routes.numbers.remove(&reply.cell.number);
-            let listener = reply.cell.id.as_ref().and_then(|id| routes.cells.remove(id));
+            let listener = reply.cell.id.as_ref().and_then(|id| routes.take(id));
             listener.map(|listener| (listener, vec![Heard::Reply(Box::new(reply))]))
         }),
         b'D' => parse::<Value>(payload).and_then(|answer| {
@@ -365,19 +409,39 @@ fn route(kind: u8, payload: &Bytes, routes: &Mutex<Routes>) -> Option<(mpsc::Sen
 async fn deliver(
     listener: &mpsc::Sender<Heard>,
     heard: Vec<Heard>,
+    is_long: bool,
     dropped: &mut oneshot::Receiver<()>,
 ) -> bool {
+    // The pieces of a long frame hold on to all of it.
+    let places = if is_long { listener.max_capacity() } else { 1 };
     for heard in heard {
-        tokio::select! {
-            // A listener that has gone does not want it any more.
-            _ = listener.send(heard) => {}
+        let place = tokio::select! {
+            place = listener.reserve_many(places) => place.ok().and_then(|mut places| places.next()),
             _ = &mut *dropped => return false,
-        }
+        };
+        // A listener that has gone does not want it any more.
+        let Some(place) = place else { return true };
+        place.send(heard);
     }
     true
 }
 
 impl Routes {
+    /// Remembers the number of a cell that somebody listens to. Its first number counts, and no cell takes another's.
+    fn note(&mut self, placed: &Placed) {
+        let is_new =
+            !self.numbers.contains_key(&placed.number) && !self.numbers.values().any(|id| *id == placed.id);
+        if is_new && self.cells.contains_key(&placed.id) {
+            self.numbers.insert(placed.number, placed.id.clone());
+        }
+    }
+
+    /// Takes out who listens to a cell: nothing more is for him.
+    fn take(&mut self, id: &CellId) -> Option<mpsc::Sender<Heard>> {
+        self.numbers.retain(|_, cell| cell != id);
+        self.cells.remove(id)
+    }
+
     fn to(&self, id: &CellId, heard: Vec<Heard>) -> Option<(mpsc::Sender<Heard>, Vec<Heard>)> {
         self.cells.get(id).map(|listener| (listener.clone(), heard))
     }

@@ -9,23 +9,25 @@ use farcell_core::cell::clamped;
 use farcell_core::kernel::{Chunk, Identity};
 use farcell_core::lane::{PATIENCE, Told};
 use farcell_core::link::read_answer;
-use farcell_core::wire::message::{Controlled, KernelRecord, RawReply};
+use farcell_core::tools::{self, Desk};
+use farcell_core::wire::message::{Controlled, KernelRecord};
 use farcell_core::{
-    Action, Cell, CellId, CellInfo, CellNumber, Control, Error, ErrorInfo, ErrorKind, Event, EventSink,
-    Fetched, Instant, Kernel, KernelId, KernelInfo, NoEvents, Probe, ReadFile, RecordEvents, Reply, Result,
-    State, Status, Step, Tail, TroubleKind, Which,
+    Action, Cell, CellId, CellNumber, Control, Error, ErrorKind, Event, EventSink, Fetched, Instant, Kernel,
+    NoEvents, Probe, ReadFile, Reply, Result, Step, TroubleKind, Which,
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
-use super::channel::{Channel, Heard};
+use super::channel::Channel;
+use super::down::PipePost;
+use super::follow::{Follow, Names, Standing, Waited};
 use super::lane::{Lane, Passage, Share};
 use super::request;
-use crate::process::kill_exact;
 
 /// How long a question may take.
 const QUESTION: Duration = Duration::from_secs(20);
+/// How often a cell is asked back that has not begun, and never is given back.
+const ASKED_BACK: u32 = 3;
 /// How many replies nobody waited for are kept.
 const KEPT: usize = 64;
 
@@ -49,36 +51,6 @@ struct Submitted {
     standing: watch::Receiver<Standing>,
 }
 
-/// Where a submitted cell stands.
-#[derive(Debug, Clone)]
-enum Standing {
-    Waiting(u64),
-    Running(Instant),
-    Settled(Box<Reply>),
-}
-
-/// A cell on its way.
-#[derive(Debug)]
-struct Follow {
-    hear: Receiver<Heard>,
-    records: RecordEvents,
-    seen: Tail,
-    number: Option<CellNumber>,
-    started: Option<Instant>,
-    ahead: u64,
-}
-
-/// What ended a wait.
-enum Waited {
-    Reply(Box<RawReply>),
-    /// The cell was accepted or has started: from now on another bound holds.
-    Changed,
-    /// The moment has come.
-    Moment,
-    /// The supervisor has gone.
-    Gone,
-}
-
 impl StdioKernel {
     pub(super) fn new(
         channel: Channel,
@@ -92,8 +64,8 @@ impl StdioKernel {
     }
 
     /// Sends a cell the usual way. Its share has to be kept until the reply is there.
-    async fn send(&self, cell: &Cell, id: &CellId) -> Result<Share> {
-        let frame = request::frame(id, cell, None)?;
+    async fn send(&self, cell: &Cell, id: &CellId, desk: Option<&Desk>) -> Result<Share> {
+        let frame = request::frame(id, cell, None, desk.map(Desk::offer))?;
         let share = self.lane.share(&self.channel).await?;
         self.channel.send_frame(frame).await?;
         Ok(share)
@@ -102,14 +74,7 @@ impl StdioKernel {
     /// Listens to a cell that is about to be sent.
     fn listen(&self, cell: &Cell) -> Result<(CellId, Follow)> {
         let id = CellId::random()?;
-        let follow = Follow {
-            hear: self.channel.follow(&id),
-            records: RecordEvents::default(),
-            seen: Tail::new(cell.max_output),
-            number: None,
-            started: None,
-            ahead: 0,
-        };
+        let follow = Follow::new(self.channel.follow(&id), cell.max_output);
         Ok((id, follow))
     }
 
@@ -120,13 +85,22 @@ impl StdioKernel {
             events.event(Event::Sent { id: id.clone() });
             return self.follow(cell, &id, &mut follow, Some(&mut passage), events).await;
         }
+        let (desk, clerk) = tools::open(cell, &self.identity, self.record.id.clone(), &id)?.unzip();
+        follow.desk = desk;
         events.event(Event::Sent { id: id.clone() });
-        let _share = match self.send(cell, &id).await {
+        let _share = match self.send(cell, &id, follow.desk.as_ref()).await {
             // Perhaps it lies in the pipe, and is run when the kernel goes on.
             Err(e) if e.kind() == ErrorKind::Deadline => return Ok(follow.lost(&id, &self.names())),
             sent => sent?,
         };
-        self.follow(cell, &id, &mut follow, None, events).await
+        let Some(clerk) = clerk else { return self.follow(cell, &id, &mut follow, None, events).await };
+        let post = Arc::new(PipePost::new(Arc::clone(&self.channel), id.clone()));
+        tokio::select! {
+            // First, as what came of a call is told before the reply that followed it.
+            biased;
+            never = clerk.serve(post, events) => match never {},
+            outcome = self.follow(cell, &id, &mut follow, None, events) => outcome,
+        }
     }
 
     /// Follows a cell to its reply within its bounds.
@@ -139,10 +113,11 @@ impl StdioKernel {
         events: &dyn EventSink,
     ) -> Result<Reply> {
         let begun = Instant::now();
+        let mut asked_back = 0;
         let mut until = begun + clamped(cell.queue_timeout);
         loop {
             if let (Some(started), Some(timeout)) = (follow.started, cell.timeout) {
-                until = started + clamped(timeout) + self.grace * 2 + Duration::from_secs(5);
+                until = self.overdue(follow, started, timeout);
             } else if follow.started.is_some() {
                 until = Instant::now() + Duration::from_secs(3600);
             }
@@ -158,6 +133,9 @@ impl StdioKernel {
                             let _ = passage.hand_over().await;
                             continue;
                         }
+                        Waited::Garbled => {
+                            let _ = passage.hand_over().await;
+                        }
                         Waited::Moment | Waited::Changed => {}
                     }
                     waited
@@ -168,11 +146,20 @@ impl StdioKernel {
                 Waited::Reply(raw) => return Ok(self.identity.complete(*raw)),
                 // Also where no start was told: it is told a moment late, and a cell whose fate is unknown is never sent again.
                 Waited::Gone => return Ok(follow.died(id, &self.names())),
+                Waited::Garbled => {
+                    // From here on the supervisor is listened to alone.
+                    passage = None;
+                    if let Some(reply) = self.after_garble(id, follow, events).await {
+                        return Ok(reply);
+                    }
+                }
                 Waited::Moment if follow.started.is_none() => {
+                    asked_back += 1;
                     match self.withdraw(id).await {
+                        _ if asked_back > ASKED_BACK => return Ok(follow.lost(id, &self.names())),
                         Ok(true) => {
                             let (kernel, names) = (self.record.id.clone(), follow.cell(id));
-                            let ahead = follow.ahead;
+                            let ahead = follow.ahead.unwrap_or(0);
                             return Ok(self.identity.withdrawn(kernel, names, cell.queue_timeout, ahead));
                         }
                         Ok(false) => until = Instant::now() + QUESTION,
@@ -184,11 +171,53 @@ impl StdioKernel {
                         Err(_) => until = Instant::now() + QUESTION,
                     }
                 }
+                // Its deadline stands still, or has meanwhile.
+                Waited::Moment
+                    if follow.started.zip(cell.timeout).is_some_and(|(started, timeout)| {
+                        Instant::now() < self.overdue(follow, started, timeout)
+                    }) => {}
                 // It has begun, so that this is a reply and no error.
                 Waited::Moment if cell.timeout.is_some() => return Ok(follow.lost(id, &self.names())),
                 Waited::Moment | Waited::Changed => {}
             }
         }
+    }
+
+    /// When a cell that has begun must have ended, at the latest.
+    fn overdue(&self, follow: &Follow, started: Instant, timeout: Duration) -> Instant {
+        let ladder = self.grace * 2 + Duration::from_secs(5);
+        let Some(desk) = &follow.desk else { return started + clamped(timeout) + ladder };
+        let overdue = started + clamped(timeout) + desk.clock().held() + ladder;
+        // While it stands still, that moment moves along with us.
+        if desk.clock().is_held() { overdue.max(Instant::now() + Duration::from_secs(1)) } else { overdue }
+    }
+
+    /// A reply may have drowned in what a cell wrote into the lane. `None` where the supervisor has the cell, or has gone, which is heard next.
+    async fn after_garble(&self, id: &CellId, follow: &mut Follow, events: &dyn EventSink) -> Option<Reply> {
+        let told = self.channel.control(json!({"do": "probe"}), QUESTION).await.ok()?;
+        let runs = told.pointer("/running/id").and_then(Value::as_str) == Some(id.as_str());
+        if runs || told.get("waiting").and_then(Value::as_u64) != Some(0) {
+            return None;
+        }
+        // What the supervisor had to say of the cell it has said before that.
+        loop {
+            match follow.wait_once(Instant::now(), events).await {
+                Waited::Reply(raw) => return Some(self.identity.complete(*raw)),
+                Waited::Changed => {}
+                Waited::Gone => return None,
+                Waited::Moment | Waited::Garbled => break,
+            }
+        }
+        let mut reply = follow.lost(id, &self.names());
+        if let Some(error) = &mut reply.error {
+            error.kind = TroubleKind::Protocol;
+            error.message = "the cell is over, and has made its own reply unreadable".to_owned();
+            error.hint = Some(
+                "something in the kernel writes into its descriptors; the next cell goes another way"
+                    .to_owned(),
+            );
+        }
+        Some(reply)
     }
 
     async fn ask(&self, fields: Value, bound: Duration) -> Result<Value> {
@@ -229,7 +258,7 @@ impl Kernel for StdioKernel {
 
     async fn submit(&self, cell: &Cell) -> Result<(CellId, CellNumber)> {
         let (id, mut follow) = self.listen(cell)?;
-        let share = self.send(cell, &id).await?;
+        let share = self.send(cell, &id, None).await?;
         let until = Instant::now() + QUESTION;
         let (number, first) = loop {
             match follow.wait_once(until, &NoEvents).await {
@@ -246,6 +275,8 @@ impl Kernel for StdioKernel {
                 Waited::Moment => {
                     return Err(Error::new(ErrorKind::Deadline, "the kernel lives and does not answer"));
                 }
+                // Of a cell in the lane alone.
+                Waited::Garbled => {}
             }
         };
         let (tell, standing) = watch::channel(match first {
@@ -292,11 +323,8 @@ impl Kernel for StdioKernel {
                 Ok(Controlled { done: true, detail: None })
             }
             // Its death is seen at the pipe, and all that is left of it is ended then.
-            Err(e)
-                if e.kind() == ErrorKind::Deadline
-                    && stop
-                    && kill_exact(self.record.pid, self.record.start_time) =>
-            {
+            Err(e) if e.kind() == ErrorKind::Deadline && stop => {
+                self.channel.end();
                 Ok(Controlled { done: true, detail: Some("it did not answer, and was killed".to_owned()) })
             }
             Err(e) => Err(e.on(&self.identity.target)),
@@ -334,146 +362,5 @@ impl Kernel for StdioKernel {
     async fn discard(&self) -> Result<()> {
         // The supervisor takes its directory with it.
         Ok(())
-    }
-}
-
-/// What the replies of a kernel carry.
-struct Names {
-    identity: Identity,
-    id: KernelId,
-}
-
-impl Names {
-    fn info(&self, state: State) -> KernelInfo {
-        self.identity.kernel(Some(self.id.clone()), true, state, None)
-    }
-}
-
-impl Follow {
-    /// Listens to the end, telling where the cell stands.
-    async fn listen(mut self, id: CellId, names: Names, tell: watch::Sender<Standing>, _share: Share) {
-        if matches!(*tell.borrow(), Standing::Settled(_)) {
-            return;
-        }
-        loop {
-            let until = Instant::now() + Duration::from_secs(3600);
-            let standing = match self.wait_once(until, &NoEvents).await {
-                Waited::Reply(raw) => Standing::Settled(Box::new(names.identity.complete(*raw))),
-                Waited::Gone => Standing::Settled(Box::new(self.died(&id, &names))),
-                Waited::Changed | Waited::Moment => self.standing(),
-            };
-            let over = matches!(standing, Standing::Settled(_));
-            tell.send_replace(standing);
-            if over {
-                return;
-            }
-        }
-    }
-
-    fn standing(&self) -> Standing {
-        self.started.map_or(Standing::Waiting(self.ahead), Standing::Running)
-    }
-
-    fn cell(&self, id: &CellId) -> CellInfo {
-        CellInfo { id: Some(id.clone()), number: self.number }
-    }
-
-    /// The supervisor lives and has not ended the cell long after its deadline.
-    fn lost(&mut self, id: &CellId, names: &Names) -> Reply {
-        let error = ErrorInfo {
-            kind: TroubleKind::Deadline,
-            name: "Lost".to_owned(),
-            message: "the kernel lives and does not answer".to_owned(),
-            traceback: None,
-            hint: Some(
-                "it may be stopped (SIGSTOP) or starved of CPU; stopping the session ends it".to_owned(),
-            ),
-        };
-        let mut reply = Reply::without_run(Status::Lost, error, self.cell(id), names.info(State::Unknown));
-        (reply.stdout, reply.stderr, reply.output) = self.seen.take();
-        reply
-    }
-
-    /// The supervisor has gone in the middle of the cell: the reply is made of what was heard.
-    fn died(&mut self, id: &CellId, names: &Names) -> Reply {
-        let error = ErrorInfo {
-            kind: TroubleKind::Signal,
-            name: "KernelDied".to_owned(),
-            message: match self.started {
-                Some(_) => "the kernel died".to_owned(),
-                None => "the kernel died before it told whether the cell had begun".to_owned(),
-            },
-            traceback: None,
-            hint: Some("its variables are gone; the next cell starts a new kernel".to_owned()),
-        };
-        let mut reply = Reply::without_run(Status::Died, error, self.cell(id), names.info(State::Lost));
-        (reply.stdout, reply.stderr, reply.output) = self.seen.take();
-        reply.duration_ms = self.started.map_or(0.0, |s| s.elapsed().as_secs_f64() * 1000.0);
-        reply
-    }
-
-    /// Listens until something has changed that its bounds depend on.
-    async fn wait_once(&mut self, until: Instant, events: &dyn EventSink) -> Waited {
-        loop {
-            // What is there already costs no timer.
-            let heard = match self.hear.try_recv() {
-                Ok(heard) => Some(heard),
-                Err(_) => match tokio::time::timeout_at(until, self.hear.recv()).await {
-                    Ok(heard) => heard,
-                    Err(_) => return Waited::Moment,
-                },
-            };
-            match heard {
-                None => return Waited::Gone,
-                Some(Heard::Accepted(number, ahead)) => {
-                    self.accept(number, events);
-                    self.ahead = ahead;
-                    events.event(Event::Queued { ahead });
-                    return Waited::Changed;
-                }
-                Some(Heard::Started(number)) => {
-                    self.accept(number, events);
-                    self.started = Some(Instant::now());
-                    return Waited::Changed;
-                }
-                Some(Heard::Output(record)) => {
-                    self.seen.push(&record);
-                    if events.wants_output() {
-                        self.records.emit(vec![record], events);
-                    }
-                }
-                Some(Heard::Reply(mut raw)) => {
-                    if raw.gathered {
-                        (raw.stdout, raw.stderr, _) = self.seen.take();
-                    }
-                    // A cell that is over within a moment is told by its reply alone.
-                    self.accept(raw.cell.number, events);
-                    self.records.finish(events);
-                    return Waited::Reply(raw);
-                }
-            }
-        }
-    }
-
-    /// The same for a cell in the lane, whose reply may come both ways; the lane's comes first, as it may be the one of a cell that seems to have died.
-    async fn wait_both(&mut self, passage: &Passage, until: Instant, events: &dyn EventSink) -> Waited {
-        tokio::select! {
-            biased;
-            reply = passage.reply() => match reply {
-                Some(raw) => {
-                    self.accept(raw.cell.number, events);
-                    self.records.finish(events);
-                    Waited::Reply(raw)
-                }
-                None => Waited::Gone,
-            },
-            waited = self.wait_once(until, events) => waited,
-        }
-    }
-
-    fn accept(&mut self, number: CellNumber, events: &dyn EventSink) {
-        if self.number.replace(number).is_none() {
-            events.event(Event::Accepted { number });
-        }
     }
 }

@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use farcell_core::lane::{FRAME_MAX, Told};
+use farcell_core::lane::{Eager, FRAME_MAX, Told};
 use farcell_core::wire::frame;
 use farcell_core::wire::message::RawReply;
 use farcell_core::{Cell, CellId, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{Mutex as AsyncMutex, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
@@ -41,9 +40,13 @@ struct Pipes {
 #[derive(Debug)]
 struct Hear {
     pipe: Receiver,
+    eager: Eager,
     buffer: BytesMut,
 }
 
+/// How much can be in the pipe of replies to cells that were given up. Beyond that somebody else writes there.
+const MUCH: usize = 1 << 20;
+const READS: u32 = 1024;
 /// How long a supervisor may take to say what became of a cell that was given up.
 const OBEY: Duration = Duration::from_secs(10);
 
@@ -90,7 +93,12 @@ impl Lane {
 
     /// Puts a cell into the lane. `None` where it has to go the usual way.
     pub(super) fn enter(&self, id: &CellId, cell: &Cell, channel: &Arc<Channel>) -> Option<Passage> {
-        if cell.reset || cell.cwd.is_some() || !cell.env.is_empty() || cell.code.len() > FRAME_MAX {
+        if cell.reset
+            || cell.tools.is_some()
+            || cell.cwd.is_some()
+            || !cell.env.is_empty()
+            || cell.code.len() > FRAME_MAX
+        {
             return None;
         }
         let mut ends = Arc::clone(&self.0).try_write_owned().ok()?;
@@ -112,14 +120,15 @@ impl Lane {
 impl Pipes {
     fn open(told: &Told) -> std::io::Result<Self> {
         let (send, hear) = told.open()?;
-        let hear = Hear { pipe: hear, buffer: BytesMut::with_capacity(2 * FRAME_MAX) };
+        let hear =
+            Hear { pipe: hear, eager: Eager::default(), buffer: BytesMut::with_capacity(2 * FRAME_MAX) };
         Ok(Pipes { send, seq: 0, hear: AsyncMutex::new(hear) })
     }
 
     /// Sends a cell, wholly or not at all.
     fn put(&mut self, id: &CellId, cell: &Cell) -> Option<u64> {
         let seq = self.seq + 1;
-        let frame = request::frame(id, cell, Some(seq)).ok()?;
+        let frame = request::frame(id, cell, Some(seq), None).ok()?;
         if frame.len() > FRAME_MAX || self.send.try_write(&frame).ok()? != frame.len() {
             return None;
         }
@@ -131,22 +140,31 @@ impl Pipes {
 impl Hear {
     /// Drops the replies to cells that were given up. False if there was anything else: a cell's code has been writing here.
     fn clear(&mut self) -> bool {
-        while matches!(self.pipe.try_read_buf(&mut self.buffer), Ok(n) if n > 0) {}
-        while let Ok(Some(_)) = frame::decode(&mut self.buffer) {}
+        for _ in 0..READS {
+            if !matches!(self.pipe.try_read_buf(&mut self.buffer), Ok(n) if n > 0) {
+                break;
+            }
+            if self.buffer.len() > MUCH {
+                return false;
+            }
+        }
+        while let Ok(Some(_)) = frame::decode_at_most(&mut self.buffer, FRAME_MAX) {}
         self.buffer.is_empty()
     }
 
     /// The reply to a cell; what came for cells that were given up is skipped. `None` if nothing can come any more. Safe to drop half-way.
     async fn reply(&mut self, id: &CellId) -> Option<Box<RawReply>> {
         loop {
-            while let Some(frame) = frame::decode(&mut self.buffer).ok()? {
-                let reply: RawReply = serde_json::from_slice(&frame.payload).ok()?;
-                if reply.cell.id.as_ref() == Some(id) {
+            while let Some(frame) = frame::decode_at_most(&mut self.buffer, FRAME_MAX).ok()? {
+                // What is no reply was written by a cell.
+                let reply = serde_json::from_slice::<RawReply>(&frame.payload).ok();
+                if let Some(reply) = reply.filter(|reply| reply.cell.id.as_ref() == Some(id)) {
                     return Some(Box::new(reply));
                 }
+                tokio::task::consume_budget().await;
             }
             self.buffer.reserve(2 * FRAME_MAX);
-            if !matches!(self.pipe.read_buf(&mut self.buffer).await, Ok(n) if n > 0) {
+            if !matches!(self.eager.read(&mut self.pipe, &mut self.buffer).await, Ok(n) if n > 0) {
                 return None;
             }
         }

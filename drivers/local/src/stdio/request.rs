@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farcell_core::wire::frame;
-use farcell_core::wire::message::{self, Echo};
+use farcell_core::wire::message::{self, Echo, Offer};
 use farcell_core::{Cell, CellId, Error, ErrorKind, Result};
 use serde::Serialize;
 
@@ -25,10 +25,12 @@ struct Request<'a> {
     env: &'a BTreeMap<String, String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     reset: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<Offer>,
 }
 
 /// The whole frame.
-pub(super) fn frame(id: &CellId, cell: &Cell, seq: Option<u64>) -> Result<Vec<u8>> {
+pub(super) fn frame(id: &CellId, cell: &Cell, seq: Option<u64>, tools: Option<Offer>) -> Result<Vec<u8>> {
     let request = Request {
         v: message::VERSION,
         id,
@@ -40,6 +42,7 @@ pub(super) fn frame(id: &CellId, cell: &Cell, seq: Option<u64>) -> Result<Vec<u8
         cwd: cell.cwd.as_deref(),
         env: &cell.env,
         reset: cell.reset,
+        tools,
     };
     // Escapes make it longer; where they are few, it does not move.
     let mut frame = Vec::with_capacity(cell.code.len() + cell.code.len() / 8 + 256);
@@ -63,9 +66,10 @@ mod tests {
         let id = CellId::random().unwrap();
         let mut cell = Cell::new("\"\u{20ac}\n".repeat(1000));
         for is_plain in [true, false] {
-            let bytes = frame(&id, &cell, None).unwrap();
+            let bytes = frame(&id, &cell, None, None).unwrap();
             assert_eq!(bytes[..5], frame::header(b'Q', bytes.len() - 5).unwrap());
             let mut engines = json!(cell.to_request(id.clone()));
+            engines.as_object_mut().unwrap().remove("tools");
             if is_plain {
                 for usual in ["cwd", "env", "reset"] {
                     engines.as_object_mut().unwrap().remove(usual);
@@ -80,7 +84,7 @@ mod tests {
 
     #[test]
     fn in_the_lane_it_is_numbered() {
-        let bytes = frame(&CellId::random().unwrap(), &Cell::new("1"), Some(17)).unwrap();
+        let bytes = frame(&CellId::random().unwrap(), &Cell::new("1"), Some(17), None).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&bytes[5..]).unwrap()["seq"], json!(17));
     }
 }

@@ -2,7 +2,7 @@
 
 import time
 
-from . import lane_page as page, osdep, output, reply
+from . import lane_page as page, output, reply
 from .cell import Cell
 from .reply import Outcome
 
@@ -36,22 +36,27 @@ class Adoption(object):
         state, number = self._lane.standing()
         cell = self.running
         if cell is not None:
-            # Stopped between its last look at our mark and its answer.
-            if cell.in_lane and (state == page.SENT or number != cell.number):
-                self._forget(cell)
-            return
+            if not cell.in_lane or state != page.SENT and number == cell.number:
+                return
+            self._forget(cell)  # stopped between its last look at our mark and its answer
         if number == self._looked or state in (page.FREE, page.TAKING):
             return
-        self._looked = number
         fields = self._lane.cell_fields()
+        if self._lane.words[page.NUMBER] != number:
+            self.look()  # it is over, and its place taken by the next one
+            return
+        before, self._looked = self._looked, number
         if fields is None:
             self._log("what is in the lane is no cell")
             return
         self._seen.add(fields[1])
         current = self.generations.current
+        state = self._lane.adopt(number, lambda: current is not None and not current.is_over())
+        if state == page.TAKING:
+            self._looked = before  # it is over; how, is seen when the next one has been taken or not
+            return
         if current is not None:
             current.cells += 1
-        state = self._lane.adopt(number, lambda: current is not None and not current.is_over())
         dead = current is None or current.is_over()
         if state == page.DIRECT and dead:
             self._doubtful = fields[1]  # the host asks if it did not get the reply
@@ -72,7 +77,7 @@ class Adoption(object):
     def _forget(self, cell):
         """It was answered after all. What seemed to be its output goes out with the next."""
         self.running = None
-        self._loop.cancel("ladder")
+        self.clock.stop()
         self._port.forget(cell)
         for late, printed in zip(self._late, (cell.stdout, cell.stderr)):
             if printed.total:
@@ -109,9 +114,9 @@ class Adoption(object):
         if untaken is not None:
             self._port.untaken(untaken)
             return True
-        taking = self._lane.words[page.STATE] == page.TAKING
+        is_on_its_way = self._lane.is_on_its_way()
         self.look()
-        if taking and self.generations.current is not None or self.running is not None and self.running.brief:
+        if is_on_its_way and self.generations.current is not None or self.running is not None and self.running.brief:
             return False
         self._lane.clear()
         return True
@@ -133,18 +138,10 @@ class Adoption(object):
             untaken = lane.steal() if lane.words[page.SEQ] != lane.words[page.PUT] else None
             if untaken is not None:
                 self._port.untaken(untaken)
-                return True
-        if not is_barred or self._is_on_its_way():
+        if not is_barred or self.generations.current is not None and lane.is_on_its_way() or self._port.is_shipping():
             self._loop.at("lane", time.monotonic() + _TAKING_LOOK, _look_again)
             return False
         return True
-
-    def _is_on_its_way(self):
-        """Whether the interpreter has taken something since the bar, and gives it back (`q`): it says so before it stops saying that it takes."""
-        current = self.generations.current
-        if current is None:
-            return False
-        return self._lane.words[page.STATE] == page.TAKING or osdep.bytes_available(current.out_fd) > 0
 
     def _of_lane(self, kind, payload):
         """Obey a frame of the interpreter's that only a shared lane brings: False for any other."""
@@ -170,9 +167,10 @@ class Adoption(object):
         """The interpreter has ended: nothing goes on in the lane any more."""
         self.look()
         lost = self._lane.lost()
-        self._lane.words[page.STATE] = page.FREE
         if lost is not None:
             self._vanished(lost[1], lost[0])
+        # Not before: it is not to look like one that never came.
+        self._lane.words[page.STATE], self._lane.words[page.GIVEN] = page.FREE, 0
         if self._expected is not None:
             cell_id, seq = self._expected
             self._expected = None

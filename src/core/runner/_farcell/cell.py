@@ -1,10 +1,13 @@
 """A cell as the supervisor sees it: a request that was checked, and what is known of its run."""
 
+from keyword import iskeyword
+
 from . import output
 from .strict import decode
 
 MAX_OUTPUT = 64 << 20  # per stream; a request may wish for more, the supervisor's memory may not
 MAX_TIMEOUT = 10 ** 12  # milliseconds; what is more than that cannot be meant
+MAX_NAME = 128  # of a tool
 MAX_DISPLAYS = 1000
 MAX_DISPLAY_BYTES = 32 << 20
 VERSION = 1
@@ -45,6 +48,11 @@ class Cell(object):
     in_lane = False  # whether it came to the interpreter past the supervisor
     brief = False  # whether it was over when the supervisor came to know it
     limit = 1 << 20  # max_output
+    tools = None  # type: object # what it may call, as the request has it
+    token = b""  # what its calls have to know
+    calls = 0  # those that had the token
+    recorded = 0  # those that became records
+    call_errors = ()  # type: object # of calls, for the reply
 
     def __init__(self, number, seen):
         # type: (int, float) -> None
@@ -64,10 +72,10 @@ class Cell(object):
         return True
 
 
-def parse(data, number, seen):
-    # type: (bytes, int, float) -> Cell
+def parse(data, number, seen, kind=Cell):
+    # type: (bytes, int, float, type) -> Cell
     """The cell of a request; one that does not fit the protocol comes back with a `refusal`."""
-    cell = Cell(number, seen)
+    cell = kind(number, seen)
     try:
         _fill(cell, data)
     except BadRequest as error:
@@ -96,10 +104,33 @@ def _fill(cell, data):
     _check(cell.cwd is None or type(cell.cwd) is str, "cwd is not a path")
     _check(not cell.env or _is_env(cell.env), "env does not map names to texts")
     _check(type(cell.reset) is bool, "reset is not a boolean")
+    if get("tools") is not None:
+        _fill_tools(cell, get("tools"))
     cell.timeout = None if timeout is None else timeout / 1000.0
     limit = min(limit, MAX_OUTPUT)
     cell.stdout, cell.stderr = output.Capture(limit), output.Capture(limit)
     cell.size = len(data)
+
+
+def _fill_tools(cell, tools):
+    _check(type(tools) is dict, "tools is not an object")
+    token, name, patience, listed = (tools.get(field) for field in ("token", "import", "patience_ms", "list"))
+    _check(type(token) is str and len(token) == 32 and not token.strip(_HEX), "the token of the tools is not 32 hex digits")
+    _check(_is_name(name), "tools.import is not a name that a module can have")
+    _check(type(patience) is int and 0 <= patience <= MAX_TIMEOUT, "tools.patience_ms is not a count of milliseconds")
+    _check(type(listed) is list and all(_is_tool(tool) for tool in listed), "tools.list is not a list of tools with name, doc and schema")
+    names = [tool["name"] for tool in listed]
+    _check(len(set(names)) == len(names), "two of the tools have the same name")
+    cell.tools, cell.token = tools, token.encode("ascii")
+
+
+def _is_tool(tool):
+    return (type(tool) is dict and _is_name(tool.get("name")) and tool["name"] != "ToolError" and type(tool.get("doc", "")) is str
+            and type(tool.get("schema", {})) is dict)
+
+
+def _is_name(text):
+    return type(text) is str and text.isidentifier() and not iskeyword(text) and not text.startswith("__") and len(text) <= MAX_NAME
 
 
 def _check(fits, message):

@@ -9,6 +9,7 @@ from .fault import Fault
 
 LOCK_SECONDS = 10.0
 NUMBER_MAX = 10 ** 9
+_ANSWER_ATTEMPTS = 3
 
 
 class Cell:
@@ -192,14 +193,19 @@ class Shelf:
             self.tidy()
             raise (self._fault(error) if isinstance(error, OSError) else None) or error
 
-    def take_number(self):
-        """The next number, for a cell that needs no file; 0 where somebody holds the lock at this moment."""
+    def take_number(self, fits=None):
+        """The next number, for a cell that needs no file; 0 where somebody holds the lock at this moment, or where it does not fit, and is not taken."""
         if not files.try_lock(self._fd):
             return 0
         try:
-            return self._next_number()
+            return self._next_number(fits)
         finally:
             files.unlock(self._fd)
+
+    def has_open(self, first, end):
+        """Whether a cell with one of these numbers, the last excluded, waits or runs. The lock is held, so that none is just being shipped."""
+        paths = (files.cell_path(self._directory, kind, number) for number in range(first, end) for kind in ("req", "run"))
+        return any(_stat(path) is not None for path in paths)
 
     def _written(self, data):
         (fd, path), self._spare = self._spare or files.open_tmp(self._cells), None
@@ -232,7 +238,7 @@ class Shelf:
             return Fault("no-kernel", "the kernel's directory is gone: %s" % self._directory)
         return None
 
-    def _next_number(self):
+    def _next_number(self, fits=None):
         """Take the next number; the lock is held. Another may have put a new file in the place of ours."""
         if self._next < 0 or not os.fstat(self._next).st_nlink:
             if self._next >= 0:
@@ -243,6 +249,8 @@ class Shelf:
         number = int(text) if text.isdigit() else 0
         if not 0 < number < NUMBER_MAX:
             number = max(_last(self._directory) or 0, lane_files.last(self._directory)) + 1
+        if fits is not None and not fits(number):
+            return 0
         # In place: digits never become fewer, and one small write is not torn by a death of ours.
         os.pwrite(self._next, b"%d\n" % (number + 1), 0)
         return number
@@ -251,6 +259,37 @@ class Shelf:
 def withdraw(directory, number):
     """Take a request back; False where the supervisor was quicker. Unlink and its rename cannot both win."""
     return files.remove(files.cell_path(directory, "req", number))
+
+
+def answer(directory, number, cell_id, call, pieces):
+    """Leave the answer to a call of a tool for the supervisor; False where its cell does not run (any more)."""
+    content = [b"%s\n" % cell_id.encode("ascii")] + pieces
+    for _attempt in range(_ANSWER_ATTEMPTS):
+        if _look(directory, number).fate != "running":
+            return False
+        try:
+            _leave_answer(directory + "/rpc", content, files.answer_path(directory, number, call))
+        except FileNotFoundError:
+            continue  # the cell has just ended, and what lay there for it was swept away
+        files.poke(directory + "/wake")
+        return True
+    return False
+
+
+def _leave_answer(folder, content, path):
+    try:
+        tmp = files.write_tmp(folder, content)
+    except FileNotFoundError:
+        # There was no room when the cell began, or a cleaner of temporary files took it.
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass  # somebody else has just made it
+        tmp = files.write_tmp(folder, content)
+    try:
+        files.publish_new(tmp, path)  # one that is there already is the same, and stays
+    finally:
+        files.remove(tmp)
 
 
 def acknowledge(directory, numbers, known=None):

@@ -14,7 +14,7 @@ PIECE = 65536 - 9
 FRAME_MAX = 1 << 20
 WINDOW = 1 << 20
 _DRAINED_AFTER = 0.001
-_TURN_MAX = 16 * 65536  # then it is the other descriptors' turn
+TURN_MAX = 16 * 65536  # then it is the other descriptors' turn
 _HEAD = struct.Struct(">IBI")
 _PREFIX = struct.Struct(">IB")
 _NUMBER = struct.Struct(">I")
@@ -137,14 +137,18 @@ class Sender(object):
 
     def pong(self):
         # type: () -> None
-        frame = _HEAD.pack(4, _PONG, 0)
+        self.say(_HEAD.pack(4, _PONG, 0))
+
+    def say(self, data):
+        # type: (bytes) -> None
+        """Send something short as soon as the frame that has begun is out."""
         if self._rest is not None or self._ring:
-            self._urgent.append(frame)
+            self._urgent.append(data)
         else:
-            self._write(frame)
+            self._write(data)
 
     def _send(self):
-        room = _TURN_MAX
+        room = TURN_MAX
         while self._rest is None and (self._ring or self._urgent):
             if len(self._ring) > 1 and not self._width.narrow():
                 self._pause()

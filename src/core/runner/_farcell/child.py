@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from . import frames, interpreter, loop, osdep, wire
+from . import frames, interpreter, loop, osdep, tool_call, wire
 
 FRAME_LIMIT = 64 << 20  # the interpreter is not trusted; no honest result is larger
 READ_SIZE = 256 * 1024
@@ -22,14 +22,15 @@ _DEFAULTS[signal.SIGINT] = signal.default_int_handler
 class Interpreter(object):
     """One generation of the interpreter. `cells` counts what it was given, `results` what it brought to an end."""
 
-    def __init__(self, generation, pid, in_fd, out_fd, stdout_fd, stderr_fd):
-        # type: (int, int, int, int, int, int) -> None
+    def __init__(self, generation, pid, in_fd, out_fd, stdout_fd, stderr_fd, calls):
+        # type: (int, int, int, int, int, int, object) -> None
         self.generation = generation
         self.pid = pid
         self.in_fd = in_fd
         self.out_fd = out_fd
         self.stdout_fd = stdout_fd
         self.stderr_fd = stderr_fd
+        self.calls = calls  # our end of the socket that calls of tools come by
         self.reader = frames.Reader(FRAME_LIMIT)
         self.status = None  # type: object
         self.more = False
@@ -48,20 +49,25 @@ class Interpreter(object):
         With `become` it waits for its name() and calls that with it: it is forked before anybody knows whose it will be.
         """
         pipes = []  # type: list
+        calls = None
         try:
             for _ in range(4):
                 pipes.append(os.pipe())
             to_child, from_child, stdout, stderr = pipes
             osdep.set_pipe_size(stdout[1], STDOUT_PIPE)
+            calls, calls_fd = tool_call.pair()
+            pipes.append((calls_fd,))
             parent = os.getpid()
             pid = os.fork()
         except OSError:
             for pair in pipes:
-                os.close(pair[0])
-                os.close(pair[1])
+                for fd in pair:
+                    os.close(fd)
+            if calls is not None:
+                calls.close()
             raise
         if pid == 0:
-            hello = {"kernel": kernel, "generation": generation, "supervisor": parent, "cwd": None, "lane": lane}
+            hello = {"kernel": kernel, "generation": generation, "supervisor": parent, "cwd": None, "lane": lane, "calls": calls_fd}
             if become is not None:
                 hello["become"] = lambda identity: _enter(become(identity))
             _become_interpreter(spec, hello, to_child[0], from_child[1], stdout[1], stderr[1])
@@ -69,9 +75,9 @@ class Interpreter(object):
             os.setpgid(pid, pid)  # here and in the child: whoever comes first, the group is there for both
         except OSError:
             pass
-        for fd in (to_child[0], from_child[1], stdout[1], stderr[1]):
+        for fd in (to_child[0], from_child[1], stdout[1], stderr[1], calls_fd):
             os.close(fd)
-        return cls(generation, pid, to_child[1], from_child[0], stdout[0], stderr[0])
+        return cls(generation, pid, to_child[1], from_child[0], stdout[0], stderr[0], calls)
 
     def name(self, identity):
         # type: (dict) -> None
@@ -138,6 +144,7 @@ class Interpreter(object):
             if fd >= 0:
                 os.close(fd)
         self.in_fd = self.out_fd = self.stdout_fd = self.stderr_fd = -1
+        self.calls.close()
 
 
 def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
@@ -149,8 +156,9 @@ def _become_interpreter(spec, hello, read_fd, write_fd, stdout_fd, stderr_fd):
         os.dup2(stdout_fd, 1)
         osdep.null_on((0,))
         read_fd, write_fd = _above_standard(read_fd), _above_standard(write_fd)
+        hello["calls"] = _above_standard(hello["calls"])
         lane = hello["lane"]
-        osdep.close_all_except({0, 1, 2, read_fd, write_fd}.union((lane.take_fd, lane.answer_fd) if lane is not None else ()))
+        osdep.close_all_except({0, 1, 2, read_fd, write_fd, hello["calls"]}.union((lane.take_fd, lane.answer_fd) if lane is not None else ()))
         try:
             os.setpgid(0, 0)
         except OSError:

@@ -9,12 +9,14 @@ import time
 
 from . import lane_page, output, reply
 from .adoption import Adoption
+from .clock import Clock
 from .frames import pack
 from .generations import Generations
 from .loop import Outbox
 from .pump import Pump
 from .recent import Recent
 from .reply import Outcome
+from .tool_calls import ToolCalls
 
 _LATE_LIMIT = 64 * 1024  # what is kept of each stream between two cells
 _SETTLE_AGAIN = 0.5
@@ -40,6 +42,8 @@ class Conductor(Adoption):
         self._changed = changed  # called when another generation has begun
         self._idle = idle  # called when a cell has ended
         self._pump = Pump(loop, port, self._printed)
+        self.calls = ToolCalls(loop, port, log, self._pump.take)
+        self.clock = Clock(loop, log, self._deadline)
         self._outbox = None  # type: object
         self._seen = Recent()
         self._unsettled = None  # type: object
@@ -66,6 +70,7 @@ class Conductor(Adoption):
         self._outbox = Outbox(self._loop, interpreter.in_fd, self._pipe_ended)
         self._pump.attach(interpreter.stdout_fd, interpreter.stderr_fd)
         self._loop.watch(interpreter.out_fd, self._frames)
+        self.calls.attach(interpreter.calls)
         self._changed()
         return True
 
@@ -74,6 +79,7 @@ class Conductor(Adoption):
         self.look()
         self._pump.detach()
         self._outbox.close()
+        self.calls.detach()
         self._loop.cancel("exit")
         interpreter = self.generations.end(lambda kind, data: self._printed([(kind, data)]))
         if self._lane is not None:
@@ -97,7 +103,7 @@ class Conductor(Adoption):
     def _lost(self, failure=None):
         """The current interpreter has ended, or has to: answer for the cell that ran, and put another in its place."""
         interpreter = self.end_generation()
-        how = reply.describe_exit(interpreter.status, interpreter.oom_killed())
+        how = reply.describe_exit(interpreter.status, interpreter.oom_killed(), self._spec.get("limits"))
         message = failure["message"] if failure is not None else how["message"]
         cell = self.running
         if cell is not None:
@@ -169,11 +175,13 @@ class Conductor(Adoption):
             return
         self.generations.current.cells += 1
         self._prepare(cell)
+        cell.started = time.monotonic()  # before the interpreter can begin
+        cell.queued_ms = (cell.started - cell.seen) * 1000
         for piece in reply.run_frames(cell):
             self._outbox.push(piece)
         cell.code = ""
-        cell.started = now = time.monotonic()
-        cell.queued_ms = (now - cell.seen) * 1000
+        if cell.tools is not None:
+            self.calls.begin(cell)
         self._follow(cell)
 
     def _prepare(self, cell):
@@ -185,8 +193,7 @@ class Conductor(Adoption):
     def _follow(self, cell):
         self._port.started(cell)
         self._loop.cancel("idle")
-        if cell.timeout is not None:
-            self._loop.at("ladder", cell.started + cell.timeout, self._deadline)
+        self.clock.start(cell)
         if self._late[0].total or self._late[1].total:
             self._bring_late(cell)
 
@@ -330,6 +337,7 @@ class Conductor(Adoption):
         """SIGINT, SIGTERM, SIGKILL: the first leaves the variables, the last leaves nothing."""
         cell = self.running
         signum = _LADDER[cell.rung]
+        self.clock.stopping()
         cell.rung += 1
         self._log("cell %d: %s, %s", cell.number, cell.reason, signum.name)
         if signum == signal.SIGKILL:
@@ -345,7 +353,7 @@ class Conductor(Adoption):
         """The end of a cell that was told to end: with its result if it obeyed, else with the signal that it took."""
         told = (result and result["error"]) or reply.error("", "", "")
         if cell.reason == "timeout":
-            failure = reply.error("deadline", "Timeout", "the cell ran longer than %s" % reply.seconds(cell.timeout), told["traceback"])
+            failure = reply.timed_out(cell, told)
         elif told["name"]:
             failure = told
         else:
@@ -367,7 +375,9 @@ class Conductor(Adoption):
         """The running cell has come to its end, in whatever way."""
         outcome.duration_ms = (time.monotonic() - cell.started) * 1000
         self.running = None
-        self._loop.cancel("ladder")
+        self.clock.stop()
+        if cell.tools is not None:
+            self.calls.end()
         self._settle(cell, outcome)
         self._idle()
 

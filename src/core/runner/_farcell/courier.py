@@ -5,10 +5,11 @@ import os
 import signal
 import time
 
-from . import attended, bulk, calls, channel, detach, doctor, duties, express, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records
+from . import attended, bulk, calls, channel, detach, doctor, duties, express, fastjson, files, follow, helpers, lane_files, link, loop, osdep, place, records, standing
 from .fault import Fault
 
 SILENCE = 120.0  # then the host is gone without a word
+STANDING_SILENCE = 60.0  # likewise, where no end of the stream tells of it; hosts ask every thirty seconds whether we are there
 CALL_MAX = 512 << 20
 # Longer calls are taken apart by a helper: JSON of that size would hold up the others.
 LONG = 256 << 10
@@ -17,14 +18,14 @@ _READ_SMALL, _READ_LARGE = 4096, 1 << 17
 _LONG_SECONDS = 60.0
 _FAILURES = 100  # in a row
 _HELPED = frozenset(("spawn", "control", "list", "sweep", "cool", "remove", "doctor"))
-_INLINE = frozenset(("probe", "read", "withdraw"))
+_INLINE = frozenset(("probe", "read", "withdraw", "answer"))
 
 
 class Courier(object):
     """Takes calls from the channel, has them done, and sees to it that each is answered."""
 
-    def __init__(self, header, modules):
-        # type: (dict, object) -> None
+    def __init__(self, header, modules, hello):
+        # type: (dict, object, dict) -> None
         self._duty = duties.Duty({name: header.get(name) for name in ("runner", "base", "place")}, modules)
         self.loop = loop.Loop()
         self._calls = {}  # type: dict
@@ -38,10 +39,13 @@ class Courier(object):
         self.sender = channel.Sender(self.loop, 1, self._end)
         self._pool = helpers.Pool(self.loop, self._duty)
         self._files = bulk.Files(self, self._duty)
-        self._inlet = channel.Inlet({
-            channel.CALL: self._call, channel.CALL_PART: self._piece, channel.CANCEL: self._cancel,
-            channel.DATA: self._data, channel.DATA_PART: self._piece,
-            channel.TAKEN: self._taken, channel.PING: self._ping})
+        stand = header.get("stand")
+        if stand is None:
+            self._inlet = self.frames()
+            self._silence, self._fell_silent = SILENCE, self._end
+        else:
+            self._inlet = standing.Inlet(stand, header["runner"], self, hello)
+            self._silence, self._fell_silent = STANDING_SILENCE, self._inlet.expire
 
     def serve(self, ahead):
         # type: (bytes) -> None
@@ -89,12 +93,30 @@ class Courier(object):
             self._end()
 
     def _listen(self):
-        """End when the host has been silent for too long."""
-        if time.monotonic() - self._heard >= SILENCE:
-            self._end()
-        self.loop.at("silence", self._heard + SILENCE, self._listen)
+        """The host that has been silent for too long is gone."""
+        now = time.monotonic()
+        if now - self._heard >= self._silence:
+            self._heard = now
+            self._fell_silent()
+        self.loop.at("silence", self._heard + self._silence, self._listen)
+
+    # -- hosts, one after the other ----------------------------------------------------------------------------------------
+
+    def drop_host(self):
+        """Nobody waits for any call any more."""
+        self._pieces.clear()
+        for call in list(self._calls.values()):
+            self._drop(call)
 
     # -- frames ----------------------------------------------------------------------------------------------------------
+
+    def frames(self):
+        # type: () -> channel.Inlet
+        """Takes a host's frames apart, from its first one on."""
+        return channel.Inlet({
+            channel.CALL: self._call, channel.CALL_PART: self._piece, channel.CANCEL: self._cancel,
+            channel.DATA: self._data, channel.DATA_PART: self._piece,
+            channel.TAKEN: self._taken, channel.PING: self._ping})
 
     def _piece(self, number, payload):
         pieces = self._pieces.setdefault(number, [])
@@ -139,6 +161,10 @@ class Courier(object):
         """From now on it is known."""
         self._calls[call.ref] = call
 
+    def is_at_rest(self):
+        """Whether nobody waits for anything else."""
+        return not self._calls
+
     def knows(self, base):
         """Whether this base directory has been checked."""
         return base == self._checked_base
@@ -163,6 +189,8 @@ class Courier(object):
             self._have_helped(call, text)
         elif op in bulk.OPERATIONS:
             self._files.begin(call.ref, header, text)
+        elif op == "answer" and call.written is not None and not self._is_quick(call):
+            self.have_done(call, helpers.Errand(b"".join(text), call.end, lambda out, body: self._pass_on(call, out, body), True, helpers.LONG))
         elif op in _INLINE:
             try:
                 self.answer(call, link.body(link.operate(call)))
@@ -173,6 +201,11 @@ class Courier(object):
         else:
             raise Fault("bad-request", "there is no operation %r in a stream" % (op,))
 
+    def _is_quick(self, call):
+        """Whether others can wait while what stands behind the header is written."""
+        kernel = self.attendance.checked(call.field("dir", str, required=True))
+        return sum(map(len, call.written)) <= follow.QUICK and kernel.is_in_memory()
+
     def _take_long(self, number, pieces):
         """Nothing but its header is read here: a request that stands behind that is written to its file as it is, piece by piece."""
         text, rest = duties.split(pieces[0])
@@ -180,8 +213,8 @@ class Courier(object):
             self._begin_long(calls.Call(self, number, {}, _LONG_SECONDS), b"".join(pieces))
             return
         header = self._duty.header(text)
-        if header.get("op") != "run":
-            raise Fault("bad-request", "only a run can have something behind its header")
+        if header.get("op") not in ("run", "answer"):
+            raise Fault("bad-request", "only a run or an answer can have something behind its header")
         call = calls.Call(self, number, header, duties.deadline(header))
         call.written = [rest] + pieces[1:]
         self._begin(call, pieces)
@@ -210,9 +243,12 @@ class Courier(object):
         self._pieces.pop(number, None)
         call = self._calls.get(number)
         if call is not None:
-            self.sender.forget(call)
-            self._files.forget(call)
-            self.close_call(call)
+            self._drop(call)
+
+    def _drop(self, call):
+        self.sender.forget(call)
+        self._files.forget(call)
+        self.close_call(call)
 
     def _taken(self, number, payload):
         call = self._calls.get(number)
@@ -334,7 +370,8 @@ def serve(header, stdin, modules, answer):
     """The operation: says hello, and never comes back."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    answer.finish({"courier": {"pid": os.getpid(), "python": detach.python_path(), "wake": wake(header), "window": channel.WINDOW}})
+    hello = {"pid": os.getpid(), "python": detach.python_path(), "wake": wake(header), "window": channel.WINDOW}
+    answer.finish({"courier": hello})
     signal.alarm(0)
     lane_files.may_wait = False
     # What came in one piece with the header waits in the buffer, and the descriptor will not give it again.
@@ -344,7 +381,7 @@ def serve(header, stdin, modules, answer):
     if freeze is not None:
         freeze()  # shared with every helper
     try:
-        Courier(header, modules).serve(ahead)
+        Courier(header, modules, hello).serve(ahead)
     except BaseException as error:
         # A defect of ours; the loader's answer would only disturb the frames. The host sees a stream that ends.
         os.write(2, ("farcell: the courier failed: %s\n" % duties.internal(error).message).encode("utf-8", "backslashreplace"))

@@ -37,7 +37,7 @@ def start(program, environ, cwd, fds):
 
 def _fork_fault(error):
     if error.errno == errno.EAGAIN:
-        return Fault("spawn-failed", "no free process on the target", "end processes of this user there, or raise its limit (ulimit -u, pids.max)")
+        return Fault("no-process", "no free process on the target", "end processes of this user there, or raise its limit (ulimit -u, pids.max)")
     return Fault("spawn-failed", "cannot fork: " + reason(error), "free some memory on the target" if error.errno == errno.ENOMEM else None)
 
 

@@ -33,10 +33,10 @@ class Duty(object):
         if kind == helpers.LONG:
             end = time.monotonic() + deadline(header)
         header["deadline_ms"] = max(0, int((end - time.monotonic()) * 1000))
+        if kind == helpers.LONG and header.get("op") == "answer":
+            return link.operate(_written(link.Call(header, None, self.modules or {}, answer), written))
         if header.get("op") == "run":
-            call = link.Call(header, None, None, answer)
-            call.written = None if written is None else [written]
-            return _place(call)
+            return _place(_written(link.Call(header, None, None, answer), written))
         return self._spawn(header, answer) if header.get("op") == "spawn" else link.operate(link.Call(header, None, self.modules or {}, answer))
 
     def header(self, text):
@@ -70,11 +70,16 @@ class Duty(object):
 
 
 def split(text):
-    """The header of a long call, and what stands behind it on a line of its own: the request of a `run`, or None."""
+    """The header of a long call, and what stands behind it on a line of its own: the request of a `run`, the `answer` of a tool, or None."""
     header, line, _ = text[:HEADER_MAX].partition(b"\n")
-    if not line or b'"cell_bytes":' not in header:
+    if not line or b'"cell_bytes":' not in header and b'"answer_bytes":' not in header:
         return text, None
     return header, memoryview(text)[len(header) + 1:]
+
+
+def _written(call, written):
+    call.written = None if written is None else [written]
+    return call
 
 
 def _place(call):

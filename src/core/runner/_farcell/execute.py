@@ -8,7 +8,7 @@ import sys
 import tokenize
 import types
 
-from . import display, tracebacks
+from . import display, osdep, tracebacks
 from .sources import last_line
 from .guarded import BUILTINS as __builtins__
 
@@ -67,6 +67,11 @@ class Executor(object):
         finally:
             failure = None                   # its traceback holds this frame
 
+    def in_context(self, function, *args):
+        """Calls it in the context that cells share, once there is one."""
+        if self._context is not None:
+            self._context.run(function, *args)
+
     def _outcome(self, result, failure):
         if failure is None:
             return {'status': 'ok', 'result': result, 'error': None, 'exit_code': 0}
@@ -96,7 +101,10 @@ class Executor(object):
             return 'await outside of a function needs Python 3.8 or later'
         if isinstance(failure, RuntimeError) and 'no running event loop' in text:
             return 'a cell runs in the event loop only if it awaits something at its top level'
-        return None
+        try:
+            return osdep.limit_hint(failure)
+        except Exception:                    # an exception that misbehaves, or still no memory
+            return None
 
     def _leave(self, failure):
         """A process that the cell forked came to the end of the cell: it must not answer in the cell's name."""

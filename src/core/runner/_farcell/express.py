@@ -25,7 +25,8 @@ def attempt(courier, ref, header):
     if kernel.replies:
         kernel.delivered(acks)
     # Whatever else happens meanwhile ends this wait, and has its turn next.
-    raw = lane.take_reply() if courier.loop.wait_for(lane.reply_fd, in_lane.HAND_OVER_AFTER) else None
+    is_there = courier.is_at_rest() and lane.comes_soon() or courier.loop.wait_for(lane.reply_fd, in_lane.HAND_OVER_AFTER)
+    raw = lane.take_reply() if is_there else None
     if raw is not None and lane.direct:
         body = in_lane.ANSWER % (number, request["id"].encode("ascii"), offset, raw)
         if not courier.sender.answer(ref, body):

@@ -18,6 +18,7 @@ class FileLane(Port):
 
     def _open_lane(self, lane):
         self._requests = []  # type: list
+        self._from_lane = 0  # the last cell that became one with files before it had begun
         self.lane = lane or shared_lane.make(self.directory)
 
     def started(self, cell):
@@ -48,6 +49,10 @@ class FileLane(Port):
         self._requests.append(payload)
         self._ship()
 
+    def is_shipping(self):
+        """Whether something has been taken from the lane for which there is no room yet. Nothing that came later is begun before it."""
+        return bool(self._requests)
+
     def _ship(self):
         while self._requests:
             payload = self._requests[0]
@@ -57,8 +62,18 @@ class FileLane(Port):
             elif not self._write(self._path("req", number), payload):
                 self._loop.at("ship", time.monotonic() + _AGAIN, self._ship)
                 break
+            else:
+                self._from_lane = number
             del self._requests[0]
         self._scan()
+
+    def _look_for_withdrawn(self, present):
+        """One that its host has taken back is over: the lane does not wait for its reply."""
+        number = self._from_lane
+        if number and number not in present:
+            self._from_lane = 0
+            if number not in self._served:
+                self.lane.withdrawn(number)
 
     def _take_from_lane(self):
         payload = self.lane.steal() if self.lane is not None else None

@@ -5,7 +5,9 @@ import os
 import time
 
 from . import cell, files, osdep, output, reply
+from .file_calls import FileCalls
 from .file_lane import LOOKED_AFTER, FileLane
+from .lane_page import PUT
 from .recent import Recent
 
 RESERVE = 64 * 1024
@@ -20,7 +22,7 @@ _WAITER_AGE = 5.0  # a waiter makes its FIFO first and opens it then
 _DONE_AGE = 600.0
 
 
-class FilePort(FileLane):
+class FilePort(FileLane, FileCalls):
     """Serves the directory of one kernel; its supervisor is the only one that renames requests and writes replies."""
 
     gather_from = 64 * 1024
@@ -33,6 +35,7 @@ class FilePort(FileLane):
         self._queue = []  # type: list
         self._known = {}  # type: dict
         self._served = Recent()
+        self._certain = 1  # no request has come before this number that no listing has shown
         self._spills = []  # type: list
         self._last_poke = 0.0
         self._pause = _POLL_FIRST
@@ -46,6 +49,7 @@ class FilePort(FileLane):
         self._cells = os.path.join(directory, "cells")
         self._waiters = os.path.join(directory, "waiters")
         self._reserve = os.path.join(directory, "reserve")
+        self._rpc = os.path.join(directory, "rpc")
 
     def moved(self, directory):
         # type: (str) -> None
@@ -112,12 +116,19 @@ class FilePort(FileLane):
         self._scan()
 
     def _scan(self):
-        """One listing: new requests are queued by number, withdrawn ones forgotten, controls carried out."""
+        """One listing: new requests are queued by number, withdrawn ones forgotten, controls carried out. Answers to calls come first."""
+        if self._expecting:
+            self._take_answers()
+        for name in self._list():
+            self._control(name)
+
+    def _list(self):
+        """The names of controls; what there is of requests is noted."""
         try:
             names = os.listdir(self._cells)
         except OSError as error:
             self._check_gone(error)
-            return
+            return ()
         now = time.monotonic()
         present, controls = set(), []
         for name in names:
@@ -130,15 +141,21 @@ class FilePort(FileLane):
         if present != self._known.keys():
             self._known = {number: self._known.get(number, now) for number in present}
             self._queue = sorted(present, reverse=True)
-        for name in controls:
-            self._control(name)
+        self._look_for_withdrawn(present)
+        return controls
 
     def waiting(self):
-        return len(self._known)
+        return len(self._known) + len(self._requests)
 
     def take(self):
-        while self._queue:
+        while self._queue and not self._loop.armed("claim"):
+            if self._queue[-1] > self._certain and (self.lane is None or self._queue[-1] > self.lane.words[PUT] + 1):
+                # Those before it were there before it, but a listing that began before it was may have missed them, and it not.
+                self._certain = self._queue[-1]
+                self._list()
+                continue
             number = self._queue.pop()
+            self._certain = max(self._certain, number + 1)
             seen = self._known.pop(number, None)
             if seen is not None:
                 claimed = self._claim(number, seen)

@@ -319,6 +319,20 @@ def poke(path):
     return True
 
 
+def has_reader(path):
+    """Whether somebody has a FIFO open for reading."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+        return True
+    except OSError:
+        return False
+
+
+def answer_path(directory, number, call):
+    """The path of the answer to one call of one cell."""
+    return "%s/rpc/res_%06d_%d.json" % (directory, number, call)
+
+
 def remove_tree(path):
     """Remove a directory with everything in it, never following a link; what is gone already is no error."""
     try:

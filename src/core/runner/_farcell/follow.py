@@ -8,10 +8,11 @@ from . import cellfiles, files, in_lane, lane_files, link, records, watch
 TELL_AFTER = 0.003
 # How the supervisor writes that a reply holds all output.
 _WHOLE = b',"spill":null},"tools":'
-_QUICK = 32 << 20  # of a request: what goes into memory so quickly that others can wait for it
+QUICK = 32 << 20  # of a request or an answer: what goes into memory so quickly that others can wait for it
 _REPLIES_MAX = 10000  # for a host that never acknowledges
 # And that there was none.
 _EMPTY, _QUIET, _NO_DISPLAYS = b',"stdout":"",', b',"output":{"stdout_bytes":0,"stdout_omitted":0,"stderr_bytes":0,', b',"displays":[]}'
+_NO_CALLS = b',"tools":{"calls":0,"errors":[]},'
 
 
 def run(courier, call, text):
@@ -21,7 +22,7 @@ def run(courier, call, text):
     again, numbers = call.field("again", bool, default=False), call.numbers("ack")
     number = None
     is_long = isinstance(request, files.Written)
-    if courier.attendance.attend(kernel) and not again and (not is_long or call.header["cell_bytes"] <= _QUICK and kernel.is_in_memory()):
+    if courier.attendance.attend(kernel) and not again and (not is_long or call.header["cell_bytes"] <= QUICK and kernel.is_in_memory()):
         if not is_long and in_lane.begin(courier, call, kernel, request, options, numbers):
             return
         try:
@@ -125,7 +126,7 @@ class Follow(watch.Watch):
         if raw is None:
             return False
         self.raw = raw
-        quiet = raw.endswith(_NO_DISPLAYS) and raw.find(_EMPTY, 0, 64) >= 0 and raw.rfind(_QUIET) >= 0
+        quiet = raw.endswith(_NO_DISPLAYS) and raw.find(_EMPTY, 0, 64) >= 0 and raw.rfind(_QUIET) >= 0 and raw.rfind(_NO_CALLS) >= 0
         if raw.rfind(_WHOLE) >= 0 and len(self.kernel.replies) < _REPLIES_MAX:
             self.kernel.replies[self.number] = not quiet
         if self.gather and self.tape is None and cellfiles.is_gathered(raw):

@@ -1,5 +1,6 @@
 """The courier's helper processes: each does one call at a time that may take long, in the blocking way, and none holds an end of the channel."""
 
+import errno
 import fcntl
 import os
 import select
@@ -55,14 +56,14 @@ class Pool(object):
 
     def _advance(self):
         while self._waiting:
-            helper = next((helper for helper in self._helpers if helper.errand is None), None)
+            helper = next((helper for helper in self._helpers if helper.errand is None and not helper.ending), None)
             if helper is None and len(self._helpers) >= self._most:
                 return
             errand = self._waiting.popleft()
             try:
                 helper = helper or self._fork()
             except OSError as error:
-                errand.done(b"", link.failure(Fault("internal", "a helper process cannot be had: " + reason(error), "end processes of this user there")))
+                errand.done(b"", link.failure(_no_helper(errand, error)))
                 continue
             helper.begin(errand)
 
@@ -103,6 +104,13 @@ class Pool(object):
             helper.reaped(0)
 
 
+def _no_helper(errand, error):
+    # Of a whole call nothing has been done; a step is part of one of which much may have been.
+    code = "no-process" if error.errno == errno.EAGAIN and errand.kind == CALL and not errand.step else "internal"
+    return Fault(code, "no free process on the target" if code == "no-process" else "a helper process cannot be had: " + reason(error),
+                 "end processes of this user there, or raise its limit (ulimit -u, pids.max)")
+
+
 def _nobody(_records, _text):
     pass
 
@@ -124,6 +132,7 @@ class Helper(object):
         self._records = []  # type: list
         self._rest = b""  # type: object
         self._missed = False  # it died before it could have begun
+        self.ending = False  # killed, though it may have answered before; what it is given now would be lost with it
         os.set_blocking(self._fd, False)
         loop_.watch(self._fd, self._ready)
 
@@ -167,6 +176,7 @@ class Helper(object):
 
     def kill(self):
         # type: () -> None
+        self.ending = True
         try:
             os.kill(self._pid, signal.SIGKILL)
         except OSError:

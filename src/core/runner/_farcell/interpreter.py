@@ -11,7 +11,7 @@ import types
 from _thread import allocate_lock
 
 # All of it before the fork: an interpreter that is replaced weeks later must not depend on files that may be gone.
-from . import awaiting, display, execute, figures, frames, gate, osdep, patches, sources, streams, tracebacks, wire
+from . import awaiting, display, execute, figures, frames, gate, osdep, patches, sources, streams, tools, tracebacks, wire
 from .guarded import BUILTINS as __builtins__
 
 _NUMBER = struct.Struct('>I')
@@ -150,6 +150,7 @@ class Interpreter(object):
         kept = sources.Sources()
         self._awaiting = awaiting.Awaiting(self.gate, self._readable)
         self._executor = execute.Executor(self.gate, _fresh_main(), kept, self._awaiting)
+        self._tools = tools.Tools()
         self._patch_modules(kept)
 
     def attach(self, read_fd, write_fd, hello):
@@ -160,6 +161,8 @@ class Interpreter(object):
         if hello.get('lane') is not None:
             self._track = hello['lane'].track(streams.move_high, self._streams.saved[1:], hello['kernel'], hello['generation'], channel.send)
             channel.watch(self._track)
+        if hello.get('calls') is not None:
+            self._tools.attach(hello['calls'])
         self.gate.attach(channel.readable)
         self._reset_signals()
         figures.choose_backend()
@@ -288,6 +291,10 @@ class Interpreter(object):
                 _chdir(cwd)
             except (OSError, ValueError) as error:
                 return _refusal(error, 'cannot change to the working directory %r' % cwd)
+        try:
+            self._tools.begin(request.get('tools'), self._executor.in_context)
+        except ImportError as error:
+            return _refusal(error, 'cannot have the tools')
         return None
 
     def _finish(self):
@@ -360,7 +367,8 @@ _clean_path = []         # what clean_path() has left
 
 def clean_path():
     """Cells find what an interactive Python finds: the working directory first, and nothing of ours."""
-    ours = os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    here = globals().get('__file__')     # none where we came with a command
+    ours = here and os.path.realpath(os.path.dirname(os.path.dirname(os.path.abspath(here))))
     sys.path[:] = [''] + [each for each in sys.path if each and os.path.realpath(each) != ours]
     _clean_path[:] = sys.path
 

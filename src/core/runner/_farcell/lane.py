@@ -106,20 +106,23 @@ class Lane(object):
 
     def standing(self):
         # type: () -> tuple
-        """(state, number) of the last cell in the page."""
+        """(state, number) of the last cell in the page. In this order: unless a cell is just being taken, all of the number's own is there."""
         words = self.words
-        return words[STATE], words[NUMBER]
+        number = words[NUMBER]
+        return words[STATE], number
 
     def adopt(self, number, alive):
         # type: (int, object) -> int
-        """Mark a cell as the supervisor's; its state from then on: SENT if it was answered before, else it will not be."""
+        """Mark a cell as the supervisor's; its state from then on: SENT if it was answered before, else it will not be; TAKING if it is over."""
         words = self.words
         words[ADOPTED] = number
         osdep.bytes_available(self.take_fd)  # a system call with a lock: the mark is out before the state is read
         end = _monotonic() + _ENDING_SECONDS
-        while words[STATE] in (ENDING, DIRECT) and alive() and _monotonic() < end:
+        while words[STATE] in (ENDING, DIRECT, TAKING) and words[NUMBER] == number and alive() and _monotonic() < end:
             time.sleep(0.0001)
-        return words[STATE]
+        state = words[STATE]
+        # What stands there may be of the next cell by now, which nobody could have put before this one was answered.
+        return state if words[NUMBER] == number else SENT
 
     def cell_fields(self):
         # type: () -> object

@@ -5,11 +5,12 @@ import os
 import struct
 import sys
 import termios
+import time
 
 from . import cellfiles, files, lane_files
 from .fault import Fault
 from .lane_page import (
-    ACKED, BARRED, FRAME_MAX, KEPT, LENGTH, NAME, NUMBER, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION)
+    ACKED, BARRED, FRAME_MAX, GIVEN, KEPT, KIND, LENGTH, NAME, NUMBER, PASSED, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION)
 from .strict import quote, quote_ascii
 
 try:
@@ -19,6 +20,9 @@ except ImportError:  # not every Python is built with it
 
 TIMEOUT_MAX = 10 ** 12
 NUMBER_MAX = 10 ** 9
+# How long a reply is looked for before it is waited for, about twice what it takes to be woken; and what a cell may have taken whose next is looked for.
+_LOOKING, _BRISK = 0.00015, 0.00025
+_UNKNOWN_MAX = 16  # numbers that are looked up; a cell that goes as a file costs less than more of them
 _HEADER = struct.Struct(">IB")
 _ZERO = struct.pack("i", 0)
 _EX = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -34,7 +38,7 @@ def is_eligible(request):
     get = request.get
     timeout, limit, cell_id = get("timeout_ms"), get("max_output", 1 << 20), get("id")
     return (
-        not get("cwd") and not get("env") and not get("reset") and type(get("v")) is int and get("v") == 1 and type(get("code")) is str and get("echo", "last") in ("last", "all")
+        not get("cwd") and not get("env") and not get("reset") and not get("tools") and type(get("v")) is int and get("v") == 1 and type(get("code")) is str and get("echo", "last") in ("last", "all")
         and (timeout is None or type(timeout) is int and 0 <= timeout <= TIMEOUT_MAX) and type(limit) is int and limit >= 0
         and type(cell_id) is str and len(cell_id) == 32 and _HEX.issuperset(cell_id))
 
@@ -63,6 +67,8 @@ class Lane:
         self.ended = False  # the kernel is dead: nobody has the other ends any more
         self.direct = False  # whether the last reply came from the interpreter itself: the cell had no output
         self._request_fd, self.reply_fd, self._lock_fd = fds
+        self._eager = False  # the cell before was so quick that to look for the reply is over sooner than to be woken
+        self._put_at = 0.0
         self._shelf, self._own_shelf = shelf, own_shelf
         self._memory = memory
         self._words = memoryview(memory).cast("Q")
@@ -80,7 +86,7 @@ class Lane:
                 fds.append(os.open(os.path.join(directory, NAME), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
                 if os.fstat(fds[2]).st_size == SIZE:
                     memory = mmap.mmap(fds[2], SIZE)
-                    if int.from_bytes(memory[VERSION * 8:VERSION * 8 + 8], sys.byteorder) == 1:
+                    if int.from_bytes(memory[VERSION * 8:VERSION * 8 + 8], sys.byteorder) == KIND:
                         return cls(directory, fds, memory, shelf or cellfiles.Shelf(directory), shelf is None)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, Fault):
             pass
@@ -137,15 +143,27 @@ class Lane:
     def _is_at_rest(self):
         """Whether the cell before is over and the supervisor has none of its own. Asked with the lock, so that nobody else begins one."""
         words = self._words
-        if words[SEQ] != words[PUT] and not self._never_came():
+        put = words[PUT]
+        if (words[SEQ] != put or words[REPLY] != put and words[SETTLED] < put) and not self._never_came():
             return False
         last = words[NUMBER]
         return not words[BARRED] and (words[REPLY] == last or words[SETTLED] >= last)
 
     def _never_came(self):
-        """The cell before was announced by one who died before it was put. Whoever takes a cell says so first, and then what it has taken."""
+        """The cell before was announced by one who died before it was put. Whoever takes a cell says so first, and then what it has taken: the order matters."""
         words = self._words
-        return fcntl.ioctl(self._request_fd, termios.FIONREAD, _ZERO) == _ZERO and words[STATE] != TAKING and words[SEQ] < words[PUT]
+        return (
+            fcntl.ioctl(self._request_fd, termios.FIONREAD, _ZERO) == _ZERO and words[STATE] != TAKING and not words[BARRED]
+            and words[GIVEN] < words[PUT] and words[SEQ] < words[PUT])
+
+    def _follows(self, number):
+        """Whether all that have numbers before are over. What was put is, or we would not be here; requests in files may wait that nobody has seen."""
+        put = self._words[PUT]
+        first = max(put, self._words[PASSED]) + 1
+        if number <= first:
+            return number > put
+        # Numbers that no cell has, because their courier died, or that were withdrawn: else they wait.
+        return number - first <= _UNKNOWN_MAX and not self._shelf.has_open(first, number)
 
     def _see_to(self, acks, known):
         """The page is about to be written anew: what is in it was heard by its host, or is kept in a file."""
@@ -164,14 +182,15 @@ class Lane:
     def _put(self, cell_id, text):
         """Send the request, wholly or not at all; gives its number, or 0."""
         words = self._words
-        number = self._shelf.take_number()
-        if number <= words[PUT]:  # none could be had; or `next` was lost, and begins anew
+        number = self._shelf.take_number(self._follows)
+        if not number:  # none could be had; or `next` was lost, and begins anew
             return 0
         rest = b"%d}" % number
         frame = b"".join((_HEADER.pack(len(text) + len(rest), 81), text, rest))
         # From here on the page tells whoever asks for this id that it may be in the lane.
         self._memory[PUT_ID * 8:PUT_ID * 8 + 32] = cell_id.encode("ascii")
         words[PUT] = number
+        self._put_at = time.monotonic()
         try:
             os.write(self._request_fd, frame)
         except OSError:  # all who could read it are dead
@@ -180,6 +199,18 @@ class Lane:
         return number
 
     # -- what becomes of it --------------------------------------------------------------------------------------------
+
+    def comes_soon(self):
+        """Whether the reply is there in a moment, which is looked for. One that takes longer costs that moment once."""
+        if not self._eager:
+            return False
+        words, number, end = self._words, self.number, self._put_at + _LOOKING
+        while words[REPLY] != number:
+            os.sched_yield()
+            if time.monotonic() > end:
+                self._eager = False
+                return False
+        return True
 
     def take_reply(self):
         """The reply of the cell that is under way, as JSON; None if it is not there yet. To be asked when `reply_fd` is ready."""
@@ -197,6 +228,7 @@ class Lane:
         if words[REPLY] == number:
             data = self._memory[REPLY_AT:REPLY_AT + min(words[LENGTH], REPLY_MAX)]
             self.direct = True
+            self._eager = time.monotonic() - self._put_at < _BRISK
         elif words[SETTLED] >= number:
             data = files.read_bytes(files.cell_path(self.directory, "res", number))
             self.direct = False

@@ -11,14 +11,16 @@ FREE, TAKING, RUNNING, ENDING, DIRECT, SENT, VIA = range(7)
 # The interpreter's words, but for NEXT (lanes over pipes only), which belongs to whose turn it is:
 NEXT, STATE, ENDED, NUMBER, SEQ, STARTED, TIMEOUT, LIMIT = range(8)
 ID = 8  # four words
-# REPLY: the number of the cell whose reply is in the page, LENGTH its bytes. COUNT: how many cells have been taken.
-REPLY, LENGTH, COUNT = range(12, 15)
+# REPLY: the number of the cell whose reply is in the page, LENGTH its bytes. COUNT: how many cells have been taken. GIVEN: the last one that was given back.
+REPLY, LENGTH, COUNT, GIVEN = range(12, 16)
 # The supervisor's. BARRED: nothing is run from the lane now. SETTLED: the last cell of the lane that it has answered in a file.
-ADOPTED, READS, LATE, PLAIN, BARRED, SETTLED = range(16, 22)
+# PASSED: the last cell of all that it has answered in a file; whatever was shipped before that one is over, too.
+ADOPTED, READS, LATE, PLAIN, BARRED, SETTLED, PASSED = range(16, 23)
 # Of those who put cells into a lane in a directory. PUT: the last one's number. Of the reply in the page, ACKED: its host has it; KEPT: it is in a file, too.
 PUT, ACKED, KEPT = range(24, 27)
 PUT_ID = 28  # four words
 VERSION = 32  # written once
+KIND = 2      # what is written there: a page of another kind is not used
 WORDS = 33
 
 REPLY_AT = 4096

@@ -9,7 +9,7 @@ from .fault import Fault, HostGone, reason
 
 WAIT_DEFAULTS = {"hold_ms": 25000, "offset": 0, "stream": False, "lull_ms": 30, "tell": False, "gather": False}
 NUMBER_MAX = 10 ** 9
-CONTROLS = ("interrupt", "reset", "stop")
+CONTROLS = ("interrupt", "reset", "stop", "hold", "resume")
 
 
 class Answer:
@@ -46,7 +46,8 @@ def failure(fault):
 class Call:
     """One operation: the header with its fields checked as they are asked for."""
 
-    written = None  # type: object  # the pieces of the request's text, where it stands behind the header
+    written = None  # type: object  # the pieces of the text that stands behind the header
+    stdin = None  # type: object
 
     def __init__(self, header, stdin, modules, answer):
         self.header = header
@@ -92,6 +93,17 @@ class Call:
         if not isinstance(request.get("code"), str):
             raise Fault("bad-request", "cell.code must be text")
         return request
+
+    def tool_answer(self):
+        """What a tool has answered, as pieces of JSON; it is not taken apart here."""
+        size = self.field("answer_bytes", int)
+        if size is None:
+            return [files.to_json(self.field("answer", dict, required=True))]
+        if self.written is None and self.stdin is not None:
+            self.written = [self.stdin.read(size)]
+        if self.written is None or size != sum(map(len, self.written)):
+            raise Fault("bad-request", "answer_bytes is not the length of what follows")
+        return self.written
 
     def wait_options(self):
         options = dict(WAIT_DEFAULTS)
@@ -168,7 +180,10 @@ def op_control(call):
     if do not in CONTROLS:
         raise Fault("bad-request", "do must be one of %s" % ", ".join(CONTROLS))
     hold = call.field("hold_ms", int, default=10000)
-    request = {"v": 1, "do": do, "number": call.number(), "id": call.field("id", str), "if_idle": call.field("if_idle", bool, default=False)}
+    holds = do in ("hold", "resume")
+    request = {"v": 1, "do": do, "number": call.number(required=holds), "id": call.field("id", str, required=holds), "if_idle": call.field("if_idle", bool, default=False)}
+    if do == "hold":
+        request["for_ms"] = call.field("for_ms", int, required=True)
     done, detail = watch.control(directory, request, hold / 1000.0, call.end)
     return {"done": done, "detail": detail}
 
@@ -176,6 +191,16 @@ def op_control(call):
 def op_probe(call):
     from . import kernels
     return kernels.probe(call.directory())
+
+
+def op_answer(call):
+    from . import cellfiles
+    directory = call.directory()
+    number, cell_id = call.number(required=True), _checked_id(call.header.get("id"), "id")
+    of = call.field("call", int, required=True)
+    if of <= 0:
+        raise Fault("bad-request", "call is out of range")
+    return {"taken": cellfiles.answer(directory, number, cell_id, of, call.tool_answer())}
 
 
 def op_ack(call):
@@ -238,6 +263,11 @@ def op_get(call):
     return getting.get(call)
 
 
+def op_once(call):
+    from . import once
+    return once.run(call)
+
+
 def op_stdio(call):
     from . import pipes
     pipes.become(call.header, call.stdin, call.modules)
@@ -249,9 +279,9 @@ def op_courier(call):
 
 
 OPERATIONS = {
-    "spawn": op_spawn, "run": op_run, "wait": op_wait, "withdraw": op_withdraw, "control": op_control, "probe": op_probe, "ack": op_ack,
+    "spawn": op_spawn, "run": op_run, "wait": op_wait, "withdraw": op_withdraw, "control": op_control, "probe": op_probe, "ack": op_ack, "answer": op_answer,
     "read": op_read, "list": op_list, "sweep": op_sweep, "cool": op_cool, "remove": op_remove, "doctor": op_doctor, "put": op_put, "get": op_get,
-    "stdio": op_stdio, "courier": op_courier,
+    "once": op_once, "stdio": op_stdio, "courier": op_courier,
 }
 
 

@@ -145,13 +145,33 @@ def apply_limits(limits):
         resource.setrlimit(which, (soft, top))
 
 
+def limit_hint(failure):
+    # type: (BaseException) -> object
+    """What an exception has to do with a limit of this process, in a sentence; None for nothing."""
+    number = getattr(failure, "errno", None) if isinstance(failure, OSError) else None
+    if isinstance(failure, MemoryError) or number == errno.ENOMEM:
+        limit = _limit("RLIMIT_AS")
+        return "out of memory%s" % ("" if limit is None else ": the limit memory_bytes of %d (%d MiB) was reached" % (limit, limit >> 20))
+    if number == errno.EMFILE:
+        return "too many files are open: the limit open_files is %s" % _limit("RLIMIT_NOFILE")
+    if number == errno.EAGAIN or isinstance(failure, RuntimeError) and "start new thread" in str(failure):
+        limit = _limit("RLIMIT_NPROC")
+        if limit is not None:
+            return "where this is about a new process or thread: the limit processes of %d was reached" % limit
+    return None
+
+
+def _limit(name):
+    """The soft limit of this process; None where there is none."""
+    which = getattr(resource, name, None)
+    soft = None if which is None else resource.getrlimit(which)[0]
+    return None if soft is None or soft == resource.RLIM_INFINITY else soft
+
+
 def open_files_limit():
     # type: () -> object
     """How many descriptors this process may have; None where there is no such limit."""
-    if resource is None:
-        return None
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return None if soft == resource.RLIM_INFINITY else soft
+    return _limit("RLIMIT_NOFILE")
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
@@ -215,6 +235,21 @@ def unnamed_file(folder):
     path = os.path.join(folder, ".farcell-%d-%s" % (os.getpid(), os.urandom(8).hex()))
     fd = os.open(path, flags, 0o600)
     os.unlink(path)
+    return fd
+
+
+def memory_file():
+    # type: () -> int
+    """A new file in memory, which needs no directory; OSError where there is no such thing."""
+    create = getattr(os, "memfd_create", None)
+    if create is not None:
+        return create("farcell")
+    try:
+        fd = libc().memfd_create(b"farcell", 1)  # MFD_CLOEXEC
+    except Exception:
+        fd = -1
+    if fd < 0:
+        raise OSError(errno.ENOSYS, "no files in memory")
     return fd
 
 

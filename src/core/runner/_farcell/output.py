@@ -149,8 +149,10 @@ class RecordFile(object):
         self.size = 0
         self.full = False
         self.broken = ""
+        self.no_room = ""
         self._opener = opener
         self._bound = bound
+        self._unbound = 0  # bytes of records that the bound does not count
         self._in_memory = in_memory
         self._memory = []  # type: list
         self._fd = -1
@@ -160,7 +162,7 @@ class RecordFile(object):
         """Append the records of one pass, given as (kind, payload), with one write; gives what was taken, as bytes."""
         if self.full or self.broken:
             return b""
-        room = self._bound - self.size
+        room = self._bound - (self.size - self._unbound)
         parts = []
         for kind, payload in records:
             need = _HEADER.size + len(payload)
@@ -179,6 +181,21 @@ class RecordFile(object):
             self.size += len(blob)
             return blob
         return b""
+
+    def add_call(self, kind, payload):
+        # type: (bytes, bytes) -> bytes
+        """Append a record that others have to read, whatever the output has taken; gives it as bytes, or nothing where there is no room for it (`no_room` says why)."""
+        blob = _HEADER.pack(kind, len(payload)) + payload
+        before, self.broken = self.broken, ""
+        if before and self._fd < 0 or not self._write(blob):
+            self.no_room, self.broken = self.broken or before, before
+            if self._fd < 0:
+                self.broken = self.no_room
+            return b""  # of an open file it was this record alone: a smaller one may fit
+        self.broken = before
+        self.size += len(blob)
+        self._unbound += len(blob)
+        return blob
 
     def _write(self, blob):
         if self._fd < 0:
@@ -212,6 +229,7 @@ class RecordFile(object):
         if self._fd >= 0:
             try:
                 os.ftruncate(self._fd, self.size)  # only whole records may stay
+                os.lseek(self._fd, self.size, os.SEEK_SET)
             except OSError:
                 pass
 

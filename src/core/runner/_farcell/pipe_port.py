@@ -18,6 +18,7 @@ _READ_MAX = 4 << 20
 _CONGESTED, _RELIEVED = 8 << 20, 4 << 20
 _START_TOLD = 0.001
 _IN_MEMORY = 64 * 1024
+_ANSWER, _ANSWER_WITHIN, _LONG_ANSWER = b',"answer":', 256, 64 * 1024
 _NUMBER = struct.Struct(">I")
 _OUTPUT = struct.Struct(">IcI")  # a frame's head and the cell's number
 
@@ -118,6 +119,8 @@ class PipePort(Port):
                 self._read(payload)
             elif kind == b"L":
                 self._hand_over(payload)
+            elif kind == b"T":
+                self._answer(payload)
             else:
                 self._log("a frame of unknown kind %r was dropped", kind)
 
@@ -145,6 +148,21 @@ class PipePort(Port):
             return
         if self.lane is not None:
             self.handed_over(cell_id, seq)
+
+    def _answer(self, payload):
+        """To a call of a tool. A long one is passed on as it is."""
+        at = payload.find(_ANSWER, 0, _ANSWER_WITHIN)
+        try:
+            if at >= 0 and payload[-1:] == b"}" and len(payload) > _LONG_ANSWER:
+                told, text = cell.decode(bytes(payload[:at]) + b"}"), memoryview(payload)[at + len(_ANSWER):-1]
+            else:
+                told = cell.decode(payload)
+                text = reply.encode(told["answer"])
+            number, cell_id, call = told["number"], told["id"], told["call"]
+        except (ValueError, TypeError, KeyError):
+            self._log("an answer to a call that does not fit the protocol was dropped")
+            return
+        self._kernel.answer_call(number, cell_id, call, bytes(text))
 
     def handed_over(self, cell_id, seq):
         untaken = self._kernel.hand_over(cell_id, seq)

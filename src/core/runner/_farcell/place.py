@@ -229,7 +229,7 @@ def choose(header, key=None):
         if problem is None:
             return base, refused
         refused.append({"dir": base or parent, "why": problem})
-    raise Fault("no-directory", "no directory can hold a kernel: " + "; ".join("%(dir)s: %(why)s" % entry for entry in refused),
+    raise Fault("no-place", "no directory can hold a kernel: " + "; ".join("%(dir)s: %(why)s" % entry for entry in refused),
                 "name a private directory that can be written with dir=")
 
 

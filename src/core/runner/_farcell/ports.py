@@ -51,6 +51,22 @@ class Port(object):
         # type: (int, bytes) -> None
         """Records that were added to the cell's record file."""
 
+    def called(self, number, blob):
+        # type: (int, bytes) -> None
+        """A record of a call of a tool: to be told at once."""
+        self.output(number, blob)
+
+    def expect_answers(self):
+        """A cell with tools begins. Answers go to `kernel`: awaits_answers(), answer_call(number, cell_id, call, text)."""
+
+    def expect_no_answers(self):
+        """It has ended: what comes from now on comes too late."""
+
+    def is_waited_for(self):
+        # type: () -> bool
+        """Whether a host is there that waits for a cell."""
+        return True
+
     def spill(self, number):
         # type: (int) -> str
         """The name under which a host finds the record file of a cell whose reply does not hold all output."""

@@ -19,10 +19,11 @@ def died(directory, number, request, began, why, seen_alive):
     streams = {b"o": output.Capture(limit), b"e": output.Capture(limit)}
     displays = []
     path = files.cell_path(directory, "out", number)
-    last_output = _replay(path, streams, displays) if began else None
+    last_output, calls = _replay(path, streams, displays) if began else (None, 0)
     stdout, stdout_omitted = streams[b"o"].text()
     stderr, stderr_omitted = streams[b"e"].text()
-    record = files.read_json(os.path.join(directory, "kernel.json")) or {}
+    record = files.read_json(os.path.join(directory, "kernel.json"))
+    generation = record.get("generation") if isinstance(record, dict) else None
     message = "the kernel %s" % ("died" if why == "died" else "ended: " + why)
     hint = "its variables are gone; the next cell starts a new kernel"
     if not began:
@@ -34,10 +35,12 @@ def died(directory, number, request, began, why, seen_alive):
         "output": {"stdout_bytes": streams[b"o"].total, "stdout_omitted": stdout_omitted,
                    "stderr_bytes": streams[b"e"].total, "stderr_omitted": stderr_omitted,
                    "spill": path if stdout_omitted or stderr_omitted else None},
-        "tools": {"calls": 0, "errors": []},
+        "tools": {"calls": calls, "errors": []},
         "duration_ms": _duration(directory, number, time.time() if seen_alive else last_output) if began else 0.0, "queued_ms": 0.0,
         "cell": {"id": request.get("id"), "number": number},
-        "kernel": {"id": record.get("id") or os.path.basename(directory), "generation": record.get("generation") or 1, "state": "lost", "note": None},
+        # Its cells could write to the record: who it is tells the name of its directory.
+        "kernel": {"id": os.path.basename(directory), "generation": generation if type(generation) is int and generation > 0 else 1,
+                   "state": "lost", "note": None},
     }
 
 
@@ -51,17 +54,17 @@ def _duration(directory, number, end):
 
 
 def _replay(path, streams, displays):
-    """Feed the records of a file to the captures; gives the time of its last write, or None. A record cut off at the end is shown as far as it came."""
+    """Feed the records of a file to the captures; gives the time of its last write, or None, and the number of calls. A record cut off at the end is shown as far as it came."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return None
-    room = MAX_DISPLAY_BYTES
+        return None, 0
+    room, calls = MAX_DISPLAY_BYTES, 0
     with open(fd, "rb") as file:
         while True:
             head = file.read(_HEADER.size)
             if len(head) < _HEADER.size:
-                return os.fstat(file.fileno()).st_mtime
+                return os.fstat(file.fileno()).st_mtime, calls
             kind, length = _HEADER.unpack(head)
             if kind in streams:
                 _feed(file, length, streams[kind])
@@ -72,6 +75,7 @@ def _replay(path, streams, displays):
                 except ValueError:
                     pass
             else:
+                calls += kind == b"t"
                 file.seek(length, os.SEEK_CUR)
 
 

@@ -4,6 +4,7 @@ import os
 import struct
 
 STREAM_MAX = 4 << 20
+CALLS = (b"t", b"w")  # of records that somebody waits for
 _RECORD = struct.Struct(">cI")
 
 
@@ -53,6 +54,35 @@ def split(data):
         at += _RECORD.size + length
         if at <= len(data):
             yield kind, data[at - length:at]
+
+
+class Glance(object):
+    """Looks for calls of tools among the records of a file; at the head of each once."""
+
+    def __init__(self, offset):
+        # type: (int) -> None
+        self._at = offset
+
+    def finds_call(self, path):
+        # type: (str) -> bool
+        """Whether there is one among what has been added since the last time."""
+        fd = open_records(path)
+        if fd < 0:
+            return False
+        try:
+            while True:
+                data = os.pread(fd, 65536, self._at)
+                at = 0
+                while at + _RECORD.size <= len(data):
+                    kind, length = _RECORD.unpack_from(data, at)
+                    if kind in CALLS:
+                        return True
+                    at += _RECORD.size + length
+                if not at or self._at + at > os.fstat(fd).st_size:
+                    return False  # the last is still being written
+                self._at += at
+        finally:
+            os.close(fd)
 
 
 class Tape(object):

@@ -4,7 +4,7 @@ import os
 import signal
 import struct
 
-from . import files, osdep
+from . import fastjson, files, osdep
 from .frames import HEADER, LONG, pack
 from .strict import decode, encode, quote, quote_ascii, quote_utf8
 
@@ -17,6 +17,12 @@ _SIGNAL_WORDS = {"SIGSEGV": "segmentation fault", "SIGBUS": "bus error", "SIGFPE
 def error(kind, name, message, traceback="", hint=""):
     # type: (str, str, str, str, str) -> dict
     return {"kind": kind, "name": name, "message": message, "traceback": traceback or None, "hint": hint or None}
+
+
+def timed_out(cell, told):
+    # type: (object, object) -> dict
+    """The error of a cell whose time is over; `told` is the one that it ended with, if it did."""
+    return error("deadline", "Timeout", "the cell ran longer than %s" % seconds(cell.timeout), told and told["traceback"])
 
 
 def checked_result(data):
@@ -52,9 +58,9 @@ def run_frames(cell):
 
 def _run(cell, code):
     """All ASCII: lone surrogates arrive as they were."""
-    text = '{"number":%d,"id":"%s","code":%s,"echo":"%s","cwd":%s,"env":%s}' % (
+    text = '{"number":%d,"id":"%s","code":%s,"echo":"%s","cwd":%s,"env":%s%s}' % (
         cell.number, cell.id, quote_ascii(code), cell.echo, "null" if cell.cwd is None else quote_ascii(cell.cwd),
-        _env_ascii(cell.env) if cell.env else "{}")
+        _env_ascii(cell.env) if cell.env else "{}", "" if cell.tools is None else ',"tools":' + fastjson.dumps(cell.tools))
     return text.encode("ascii")
 
 
@@ -76,7 +82,7 @@ _HEAD = b'{"v":1,"status":"%s","stdout":'
 _GATHERED = b'{"v":1,"status":"%s"' + files.GATHERED
 _REST = (',"result":%s,"error":%s,"exit_code":%s,"signal":%s,'
          '"output":{"stdout_bytes":%d,"stdout_omitted":%d,"stderr_bytes":%d,"stderr_omitted":%d,"spill":%s},'
-         '"tools":{"calls":0,"errors":[]},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
+         '"tools":{"calls":%d,"errors":%s},"duration_ms":%.3f,"queued_ms":%.3f,"cell":{"id":"%s","number":%d},'
          '"kernel":{"id":%s,"generation":%d,"state":"%s","note":%s},"displays":[')
 
 
@@ -111,7 +117,7 @@ def build(cell, outcome, kernel, generation, spill, gather_from=None):
         note = join_notes(note, "%d displays were too many or too large and were left out" % cell.displays_dropped)
     rest = _REST % (
         _json(outcome.result), _json(outcome.error), _json(outcome.exit_code), _json(outcome.signal), cell.stdout.total, out_omitted, cell.stderr.total, err_omitted,
-        quote(spill) if spilled else "null", outcome.duration_ms, cell.queued_ms, cell.id, cell.number,
+        quote(spill) if spilled else "null", cell.calls, _json(cell.call_errors) if cell.call_errors else "[]", outcome.duration_ms, cell.queued_ms, cell.id, cell.number,
         quote(kernel), generation, cell.state, _json(note))
     status = outcome.status.encode("ascii")
     parts = [_GATHERED % status] if gathered else [_HEAD % status] + quote_utf8(stdout) + [b',"stderr":'] + quote_utf8(stderr)
@@ -126,8 +132,8 @@ def join_notes(*notes):
     return "; ".join(note for note in notes if note) or None
 
 
-def describe_exit(status, oom):
-    # type: (object, bool) -> dict
+def describe_exit(status, oom, limits=None):
+    # type: (object, bool, object) -> dict
     """Words and codes for a wait status: {message, error, exit_code, signal}. None: it would not even end."""
     if status is None:
         status = signal.SIGKILL
@@ -141,7 +147,8 @@ def describe_exit(status, oom):
         elif os.WTERMSIG(status) == signal.SIGKILL:
             hint = "nobody here sent it: it may have been the out-of-memory killer, or another process of this user"
         elif name == "SIGXCPU":
-            hint = "the limit cpu_seconds was reached"
+            limit = (limits or {}).get("cpu_seconds")
+            hint = "the limit cpu_seconds%s was reached" % (" of %s" % seconds(limit) if limit else "")
         return {"message": message, "error": error("signal", name, message, hint=hint), "exit_code": None, "signal": name}
     code = os.WEXITSTATUS(status)
     message = "the interpreter exited with code %d" % code

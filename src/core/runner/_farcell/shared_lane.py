@@ -2,12 +2,16 @@
 
 Who may put a cell in is settled among those who do (lane_client.py). Here it is settled whether the interpreter runs it: not while the supervisor
 has cells of its own under way, and no id twice.
+
+What makes the order certain: a cell is put in only under the number that follows one which is over, and a cell that came as a file is begun only when
+the one that was put before is over or a file, too. Over is what has its reply in the page or in a file; to have left the pipe (SEQ) is not enough.
 """
 
 import os
 
 from . import files, lane, osdep, wire
-from .lane_page import BARRED, COUNT, FRAME_MAX, LENGTH, NAME, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SENT, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION
+from .lane_page import (
+    BARRED, COUNT, FRAME_MAX, GIVEN, KIND, LENGTH, NAME, PASSED, PUT, PUT_ID, REPLY, REPLY_AT, REPLY_MAX, SENT, SEQ, SETTLED, SIZE, STATE, TAKING, VERSION)
 from .recent import Recent
 from .guarded import BUILTINS as __builtins__
 
@@ -35,7 +39,7 @@ def make(directory):
         memory = lane.mmap.mmap(fd, SIZE)
         ids = lane.mmap.mmap(-1, _IDS * _ID_SIZE)
         made = SharedLane(memory, lane.pipes(FRAME_MAX), ids, path)
-        made.words[VERSION] = 1
+        made.words[VERSION] = KIND
         return made
     except (OSError, ValueError):
         return None
@@ -74,6 +78,17 @@ class SharedLane(lane.Lane):
     def unbar(self):
         self.words[BARRED] = 0
 
+    def steal(self):
+        # An empty pipe is not to look like that of a cell which never came, as long as ours is not the word that it was taken.
+        self.words[BARRED] = 1
+        return lane.Lane.steal(self)
+
+    def is_on_its_way(self):
+        # type: () -> bool
+        """Whether the interpreter takes something just now, or has given something back (`q`) that has not been obeyed. In this order."""
+        words = self.words
+        return words[STATE] == TAKING or words[SEQ] < words[GIVEN] == words[PUT]
+
     def absorb(self, seen):
         count = self.words[COUNT]
         if count == self._absorbed:
@@ -86,6 +101,13 @@ class SharedLane(lane.Lane):
         self._absorbed = count
 
     def settled(self, number):
+        words = self.words
+        words[PASSED] = max(words[PASSED], number)
+        self.withdrawn(number)
+
+    def withdrawn(self, number):
+        # type: (int) -> None
+        """A cell that was in the lane needs no turn any more."""
         if self.words[PUT] == number:
             self.words[SETTLED] = number
             self.ring()
@@ -100,7 +122,7 @@ class SharedLane(lane.Lane):
 
     def lost(self):
         words = self.words
-        if words[STATE] != TAKING or words[SEQ] >= words[PUT] or osdep.bytes_available(self.take_fd):
+        if words[STATE] != TAKING and words[GIVEN] != words[PUT] or words[SEQ] >= words[PUT] or osdep.bytes_available(self.take_fd):
             return None
         name = self.memory[PUT_ID * 8:PUT_ID * 8 + _ID_SIZE]
         return (words[PUT], name.decode('ascii')) if _HEX.issuperset(name) else None
@@ -109,7 +131,7 @@ class SharedLane(lane.Lane):
         # type: () -> None
         """Forget a cell that was announced and never put, where its courier has died in between."""
         words = self.words
-        if words[SEQ] >= words[PUT]:
+        if words[SEQ] >= words[PUT] or words[GIVEN] == words[PUT]:
             return
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -117,7 +139,7 @@ class SharedLane(lane.Lane):
             return
         try:
             # With the lock nobody puts anything. In this order: whoever takes a cell says so first, and then what it has taken.
-            if files.try_lock(fd) and not osdep.bytes_available(self.take_fd) and words[STATE] != TAKING and words[SEQ] < words[PUT]:
+            if files.try_lock(fd) and not osdep.bytes_available(self.take_fd) and words[STATE] != TAKING and words[GIVEN] < words[PUT] and words[SEQ] < words[PUT]:
                 words[SETTLED] = words[SEQ] = words[PUT]
         except OSError:
             pass
@@ -142,7 +164,7 @@ class SharedTrack(lane.Track):
         words, number = self._words, request['number']
         if words[BARRED] or not self._seen.add(request['id']):
             self._send(b'q', payload)
-            words[SEQ] = number
+            words[GIVEN] = number    # and not SEQ: that it has left the pipe is said by who has obeyed
             return None
         self._enter(request, number, number)
         count = words[COUNT]

@@ -12,6 +12,7 @@ from . import files, osdep, reply, shared_lane
 from .cell import VERSION
 from .child import Interpreter
 from .conductor import Conductor
+from .controls import Controls
 from .file_port import FilePort
 from .log import Log
 from .loop import Loop
@@ -23,7 +24,7 @@ _READY_SECONDS = 1e6  # poll(2) takes no more than the double
 _IGNORED = {getattr(signal, name): _signal.SIG_IGN for name in ("SIGINT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIGTSTP")}
 
 
-class Supervisor(object):
+class Supervisor(Controls):
     """One kernel, seen from outside: it is started, controlled, asked, and ends."""
 
     def __init__(self, spec, port, loop, log):
@@ -177,40 +178,15 @@ class Supervisor(object):
         """Look after the cell that was last put into the lane; False where it has to be asked after again."""
         return self._conductor.find_out()
 
-    def control(self, request):
-        # type: (dict) -> dict
-        """Carry out interrupt, reset or stop, and say what came of it."""
-        what = request.get("do")
-        act = {"interrupt": self._interrupt, "reset": self._reset, "stop": self._stop_if}.get(what if isinstance(what, str) else None)
-        if act is None:
-            return _answer(False, "unknown control")
-        if self._ended:
-            return _answer(False, "the kernel is ending")
-        self._log("control: %s", what)
-        return act(request)
+    def awaits_answers(self):
+        # type: () -> bool
+        """Whether tools have been called that have not answered."""
+        return self._conductor.calls.pending()
 
-    def _interrupt(self, request):
-        cell = self._conductor.running
-        number, cell_id = request.get("number"), request.get("id")
-        if cell is None:
-            return _answer(False, "no cell runs")
-        if (number is not None and number != cell.number) or (cell_id is not None and cell_id != cell.id):
-            return _answer(False, "another cell runs: %d" % cell.number)
-        done = self._conductor.interrupt()
-        return _answer(bool(done), done or "the cell had just ended")
-
-    def _reset(self, _request):
-        self._conductor.reset("the kernel was reset")
-        generations = self._conductor.generations
-        if generations.current is None:
-            return _answer(False, generations.trouble)
-        return _answer(True, "generation %d" % generations.number)
-
-    def _stop_if(self, request):
-        if request.get("if_idle") and (self._conductor.busy() or self._port.waiting()):
-            return _answer(False, "busy")
-        self._stop("stopped")
-        return _answer(True, "stopped")
+    def answer_call(self, number, cell_id, call, text):
+        # type: (int, str, int, bytes) -> bool
+        """The answer to a call of a tool, as JSON; False where nobody waits for it."""
+        return self._conductor.calls.answer(number, cell_id, call, text)
 
     def _stop(self, why):
         """In good order: every cell gets its reply first."""
@@ -264,10 +240,6 @@ class Supervisor(object):
             self.gone("idle")
         else:
             self._touch()
-
-
-def _answer(done, detail):
-    return {"done": done, "detail": detail}
 
 
 # -- beginnings --------------------------------------------------------------------------------------------------------
@@ -424,7 +396,7 @@ def first_interpreter(spec, lane=None):
     try:
         return Interpreter.start(spec, spec["id"], 1, lane)
     except OSError as error:
-        raise OSError("cannot start an interpreter: %s" % (error.strerror or error).lower())
+        raise OSError(error.errno, "cannot start an interpreter: %s" % (error.strerror or str(error)).lower())
 
 
 def settle(spec):
@@ -478,5 +450,6 @@ def _words(error):
 
 
 def _refusal(error):
-    code = "disk-full" if isinstance(error, OSError) and error.errno in osdep.NO_ROOM else "spawn-failed"
+    number = error.errno if isinstance(error, OSError) else None
+    code = "disk-full" if number in osdep.NO_ROOM else "no-process" if number == errno.EAGAIN else "spawn-failed"
     return reply.encode({"ok": False, "error": {"code": code, "message": _words(error), "hint": None}}) + b"\n"

@@ -7,7 +7,7 @@ from .guarded import BUILTINS as __builtins__
 
 MESSAGE_LIMIT = 64 << 10
 TRACEBACK_LIMIT = 1 << 20
-_OURS = (lambda: None).__code__.co_filename.rpartition('tracebacks')[0]
+OURS = (lambda: None).__code__.co_filename.rpartition('tracebacks')[0]
 _ASYNCIO = os.sep + 'asyncio' + os.sep
 _CELL = '<cell '
 _TracebackException = traceback.TracebackException
@@ -70,7 +70,7 @@ def _clean(told, seen):
         seen.add(id(told))
         stack = told.stack
         if stack:
-            kept = [frame for frame in stack if not frame.filename.startswith(_OURS)]
+            kept = [frame for frame in stack if not frame.filename.startswith(OURS)]
             # A cell that awaits is run by asyncio: its frames above the cell's first are part of the machinery.
             first = next((at for at, frame in enumerate(kept) if frame.filename.startswith(_CELL)), 0)
             kept = [frame for at, frame in enumerate(kept) if at >= first or _ASYNCIO not in frame.filename]

@@ -7,7 +7,7 @@ import time
 
 from . import cellfiles, fastjson, files
 from .fault import Fault, HostGone
-from .records import STREAM_MAX, read_records
+from .records import STREAM_MAX, Glance, read_records
 
 # How often the lock is looked at while nothing rings: a dead supervisor rings no bell.
 PULSE = 0.2
@@ -143,6 +143,7 @@ class Poll(Watch):
         self.gather = False  # one answer need not hold all records
         self.records = b""
         self.seen_output = None  # when there was output past the offset for the first time
+        self.glance = Glance(self.offset)
 
     def follow(self):
         """Wait; gives the cell as it was when there was something to tell."""
@@ -182,7 +183,7 @@ class Poll(Watch):
             return self._tell(cell)
         if self.stream and cell.fate == "running":
             size = self._out_size()
-            if size - self.offset >= STREAM_MAX:
+            if size - self.offset >= STREAM_MAX or size > self.offset and self.glance.finds_call(self._out_path()):
                 return self._tell(cell)
             if self.seen_output is None and size > self.offset:
                 self.seen_output = time.monotonic()

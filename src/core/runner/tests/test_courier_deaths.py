@@ -271,7 +271,7 @@ class Couriers(StreamTest):
 
     def test_a_host_that_is_silent_for_too_long_is_gone(self):
         program = ("import sys; sys.path.insert(0, %r)\nfrom _farcell import courier\ncourier.SILENCE = 1.0\n"
-                   "courier.Courier({'runner': '0', 'base': None, 'place': None}, None).serve(b'')" % RUNNER)
+                   "courier.Courier({'runner': '0', 'base': None, 'place': None}, None, {}).serve(b'')" % RUNNER)
         process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stdin.close)
@@ -283,6 +283,26 @@ class Couriers(StreamTest):
         self.assertIsNone(process.poll())
         self.assertEqual(process.wait(30), 0)
         self.assertLess(time.monotonic() - began, 1.5 + 20.0)
+
+    def test_where_a_courier_stands_it_is_told_so_and_the_next_one_is_let_in(self):
+        header = {"runner": "0", "base": None, "place": None, "stand": {"mark": "abc", "python": "p"}}
+        program = ("import sys; sys.path.insert(0, %r)\nfrom _farcell import courier\ncourier.STANDING_SILENCE = 1.0\n"
+                   "courier.Courier(%r, None, {'pid': 1}).serve(b'')" % (RUNNER, header))
+        process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stdin.close)
+
+        def say(data, answer):
+            process.stdin.write(data)
+            process.stdin.flush()
+            self.assertEqual(process.stdout.read(len(answer)), answer)
+        ping, pong = HEAD.pack(4, b"P"[0], 0), HEAD.pack(4, b"p"[0], 0)
+        say(ping, pong)
+        say(b"", b"\xfeabc -\n")
+        greeting = b'{"courier":{"pid":1},"ok":true}'
+        say(ping + b"\xfeabc n 0 0 -\n" + ping, b"\xfeabc n\nn json %d\n%s\n" % (len(greeting), greeting) + pong)
+        process.stdin.close()
+        self.assertEqual(process.wait(30), 0)
 
 
 class Follower:

@@ -199,7 +199,7 @@ class SignalTest(KernelTest):
     def test_a_handler_that_comes_with_the_last_flush_harms_nobody(self):
         # It is installed after the code has come to its end, and goes off between two cells.
         self.kernel.value('import signal, sys\nlate = 0\nclass Stream:\n    def write(self, text): pass\n    def flush(self):\n'
-                          '        signal.signal(signal.SIGALRM, self.raise_)\n        signal.setitimer(signal.ITIMER_REAL, 0.02)\n'
+                          '        signal.signal(signal.SIGALRM, self.raise_)\n        signal.setitimer(signal.ITIMER_REAL, 0.5)\n'
                           '    def raise_(self, *_):\n        global late\n        late += 1\n        raise TimeoutError\nsys.stdout = Stream();')
         deadline = time.monotonic() + PATIENCE
         while 'TimeoutError' not in bytes(self.kernel.err.data).decode():

@@ -3,14 +3,25 @@
 import json
 import os
 import random
+import select
 import signal
+import sys
 import time
 import unittest
 
 from tests import test_lane
 from tests.lane_kit import DIRECT, OPTIONS, VIA, Courier, FileLaneKernel, command
-from tests.supervisor_kit import PATIENCE, FileKernel, alive, request, until
+from tests.supervisor_kit import PATIENCE, RUNNER, FileKernel, alive, request, until
 from _farcell import cellfiles, frames, lane_client, lane_files, lane_page as page, osdep, shared_lane
+
+# A supervisor that is told of every second cell, at the moment when the next one may be put.
+_WAKEFUL = """
+import runpy, sys
+sys.path.insert(0, %r)
+from _farcell import shared_lane
+shared_lane._IDS = 4
+runpy.run_path(sys.path[0] + "/farcell_kernel.py", run_name="__main__")
+"""
 
 needs_lane = unittest.skipUnless(osdep.LINUX and os.uname().machine in ("x86_64", "i686") and os.path.exists("/proc/self/fd"), "there are no lanes here")
 
@@ -30,6 +41,25 @@ class Rules(test_lane.Lane):
             self.kernel.control("interrupt")
             self.assertIn(self.kernel.outcome(cell)[0]["status"], ("ok", "interrupted"))
             self.assertEqual(self.kernel.lane("x = 1")[0]["status"], "ok")
+
+    def test_a_supervisor_that_wakes_at_each_end_adopts_what_comes_next(self):
+        path = os.path.join(self.kernel.base, "wakeful.py")
+        with open(path, "w") as file:
+            file.write(_WAKEFUL % RUNNER)
+        kernel = FileLaneKernel(program=lambda directory: [sys.executable, path, directory])
+        self.addCleanup(kernel.close)
+        kernel.lane("x = 0")
+        for number in range(1, 2001):
+            reply = kernel.lane("x += 1; x" if number % 2 else "x += 1; print(x)")[0]
+            said = reply["result"]["text/plain"] + "\n" if number % 2 else reply["stdout"]
+            self.assertEqual((reply["status"], said, reply["cell"]["number"]), ("ok", "%d\n" % number, number + 1), reply)
+
+    def test_what_was_answered_is_not_taken_for_the_next_one(self):
+        directory = self.kernel.base
+        lane = shared_lane.make(directory)
+        lane.words[page.NUMBER], lane.words[page.STATE] = 8, page.VIA
+        self.assertEqual(lane.adopt(7, lambda: True), page.SENT)
+        self.assertEqual(lane.adopt(8, lambda: True), page.VIA)
 
     def test_a_probe_knows_the_cell_in_the_lane(self):
         cell = self.kernel.put("import time; time.sleep(0.5)")
@@ -117,6 +147,24 @@ class Files(unittest.TestCase):
         command(self.kernel.dir, "ack", numbers=[number])
         self.assertEqual(self.kernel.files_of(number), [])
         self.assertEqual(command(self.kernel.dir, "wait", wait=OPTIONS, id=cell_id)["fate"], "unknown")
+
+    def test_a_reply_is_looked_for_where_the_one_before_was_quick(self):
+        self.lane._eager = True
+        gate = self.kernel.path("gate")
+        value = request("import os, time\nwhile not os.path.exists(%r): time.sleep(0.001)" % gate)
+        self.courier.put(value)
+        self.assertFalse(self.lane.comes_soon())
+        self.assertFalse(self.lane._eager, "it takes long")
+        until(lambda: time.monotonic() > self.lane._put_at + lane_client._BRISK)
+        open(gate, "w").close()
+        self.assertEqual(self.courier.outcome(self.lane.number, value["id"], 1.0)[0]["status"], "ok")
+        self.assertFalse(self.lane.comes_soon(), "the one before took long")
+        value = request("x += 1")
+        self.courier.put(value)
+        select.select([self.lane.reply_fd], [], [])
+        self.lane._eager = True
+        self.assertTrue(self.lane.comes_soon())
+        self.assertEqual(self.courier.outcome(self.lane.number, value["id"], 1.0)[0]["status"], "ok")
 
     def test_a_probe_and_a_list_tell_of_a_reply_in_the_page(self):
         number = self.quiet()[0]["cell"]["number"]

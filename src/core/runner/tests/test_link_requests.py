@@ -178,7 +178,7 @@ class Requests(FarTest):
         if process.returncode == 77 or b"unshare" in err:
             self.skipTest("no mount namespaces here")
         reply = harness.Reply(out, err, process.returncode, nonce)
-        self.assertEqual(reply.code, "no-directory", (out, err))
+        self.assertEqual(reply.code, "no-place", (out, err))
         for part in ("/dev/shm", "/tmp", "/var/tmp", "read-only"):
             self.assertIn(part, reply.json["error"]["message"])
 

@@ -104,7 +104,7 @@ class Spawning(FarTest):
         process = harness.start(shell=[sys.executable, "-c", limited], cwd="/")
         out, err = process.communicate(data, timeout=60)
         reply = harness.Reply(out, err, process.returncode, nonce)
-        self.assertEqual(reply.code, "spawn-failed", (out, err))
+        self.assertEqual(reply.code, "no-process", (out, err))
         self.assertIn("no free process", reply.json["error"]["message"])
         self.assertEqual([name for name in os.listdir(home + "/base") if name.startswith("k-")], [])
 

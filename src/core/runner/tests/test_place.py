@@ -106,7 +106,7 @@ class Choosing(Base):
         os.environ.pop("TMPDIR")
         with self.assertRaises(Fault) as caught:
             place.choose({})
-        self.assertEqual(caught.exception.code, "no-directory")
+        self.assertEqual(caught.exception.code, "no-place")
         for part in (self.path("no-shm"), self.path("cwd")):
             self.assertIn(part + ": it does not exist", caught.exception.message)
 

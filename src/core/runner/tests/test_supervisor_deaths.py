@@ -106,13 +106,23 @@ class Deaths(unittest.TestCase):
         self.addCleanup(kernel.close)
         reply = kernel.run("b = bytearray(1 << 30)")
         self.assertEqual((reply["status"], reply["error"]["name"]), ("error", "MemoryError"))
+        self.assertEqual(reply["error"]["hint"], "out of memory: the limit memory_bytes of %d (400 MiB) was reached" % (400 << 20))
+
+    def test_file_and_process_limits_are_named(self):
+        kernel = FileKernel(limits={"open_files": 64, "processes": 1})
+        self.addCleanup(kernel.close)
+        reply = kernel.run("kept = []\nwhile True: kept.append(open('/dev/null'))")
+        self.assertEqual(reply["error"]["hint"], "too many files are open: the limit open_files is 64")
+        reply = kernel.run("kept = None\nraise RuntimeError(\"can't start new thread\")")
+        self.assertIn("the limit processes of 1 was reached", reply["error"]["hint"])
+        self.assertIsNone(kernel.run("raise RuntimeError('another')")["error"]["hint"])
 
     def test_cpu_limit_is_named(self):
         kernel = FileKernel(limits={"cpu_seconds": 1})
         self.addCleanup(kernel.close)
         reply = kernel.run("while True: pass")
         self.assertEqual((reply["status"], reply["signal"]), ("died", "SIGXCPU"))
-        self.assertIn("cpu_seconds", reply["error"]["hint"])
+        self.assertEqual(reply["error"]["hint"], "the limit cpu_seconds of 1 s was reached")
 
 
 class NoInterpreter(unittest.TestCase):

@@ -13,6 +13,7 @@ import time
 import unittest
 
 from tests.supervisor_kit import RUNNER, FileKernel, alive, request, until
+from tests.tools_kit import IMPORT, FileHost
 
 
 class Kernel(unittest.TestCase):
@@ -229,6 +230,9 @@ class FullDisk(unittest.TestCase):
         self.kernel = FileKernel(base=self.disk, limits={"spill_bytes": 67108864})
         self.addCleanup(self.kernel.close)
         self.filler = os.path.join(self.disk, "filler")
+        elsewhere = tempfile.mkdtemp(prefix="farcell-disk-")
+        self.addCleanup(shutil.rmtree, elsewhere)
+        self.full = os.path.join(elsewhere, "full")  # is there when the disk is
 
     def fill(self):
         with open(self.filler, "ab", 0) as file:
@@ -237,11 +241,20 @@ class FullDisk(unittest.TestCase):
                     file.write(b"\0" * 4096)
             except OSError as error:
                 self.assertEqual(error.errno, errno.ENOSPC)
+        open(self.full, "w").close()
 
     def test_the_spill_takes_a_quarter_of_what_is_free(self):
         reply = self.kernel.run("print('x' * 5_000_000)", max_output=1000)
         self.assertEqual(reply["output"]["stdout_bytes"], 5000001)
         self.assertLess(os.stat(reply["output"]["spill"]).st_size, 600 << 10)
+
+    def test_a_call_of_a_tool_that_there_is_no_room_for_is_refused(self):
+        host = FileHost(self.kernel)
+        cell = host.start(IMPORT + "for n in (1, 3000000, 2):\n    try:\n        print(len(echo('x' * n)))\n    except ToolError as error:\n        print(error)")
+        cell.serve(2)
+        reply = cell.reply()
+        self.assertEqual(reply["stdout"], "1\necho: there is no room on the target to note the call (ENOSPC)\n2\n")
+        self.assertEqual((reply["kernel"]["note"], reply["tools"]["calls"], reply["tools"]["errors"][0]["call"]), (None, 3, 0))
 
     def test_a_kernel_that_finds_a_full_disk_does_not_start(self):
         self.fill()
@@ -255,7 +268,7 @@ class FullDisk(unittest.TestCase):
         self.assertEqual((kernel.answer["ok"], kernel.answer["error"]["code"]), (False, "disk-full"))
 
     def test_a_full_disk_stops_the_spill_and_says_so(self):
-        number = self.kernel.send("print('go')\nimport os, time\nwhile not os.path.exists(%r): time.sleep(0.01)\nprint('x' * 300_000)" % self.filler,
+        number = self.kernel.send("print('go')\nimport os, time\nwhile not os.path.exists(%r): time.sleep(0.01)\nprint('x' * 300_000)" % self.full,
                                   max_output=1000)
         self.kernel.wait_printed(number, b"go\n")
         self.fill()
@@ -265,7 +278,7 @@ class FullDisk(unittest.TestCase):
 
     def test_the_reply_waits_for_space_and_the_cell_is_not_run_twice(self):
         number = self.kernel.send("print('go')\nimport os, time\nwhile not os.path.exists(%r): time.sleep(0.01)\n"
-                                  "n = globals().get('n', 0) + 1\n'y' * 400_000" % self.filler,
+                                  "n = globals().get('n', 0) + 1\n'y' * 400_000" % self.full,
                                   max_output=1000000)
         waiting = self.kernel.send("n")
         self.kernel.wait_printed(number, b"go\n")
@@ -281,7 +294,7 @@ class FullDisk(unittest.TestCase):
         self.assertEqual(self.kernel.reply(waiting)["result"], {"text/plain": "1"})
 
     def test_the_reserve_is_enough_for_a_small_reply(self):
-        number = self.kernel.send("print('go')\nimport os, time\nwhile not os.path.exists(%r): time.sleep(0.01)\ntime.sleep(0.3)\n1" % self.filler)
+        number = self.kernel.send("print('go')\nimport os, time\nwhile not os.path.exists(%r): time.sleep(0.01)\n1" % self.full)
         self.kernel.wait_printed(number, b"go\n")
         self.fill()
         reply = self.kernel.reply(number, 10)

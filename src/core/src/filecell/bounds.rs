@@ -1,11 +1,13 @@
 //! How long each wait of one cell may last, by the host's own clock.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::cell::{Cell, clamped};
 use crate::error::{Error, ErrorKind};
+use crate::tools::HeldClock;
 
 /// How long the far side holds one question before it answers that nothing has happened.
 pub(super) const HOLD: Duration = Duration::from_secs(25);
@@ -14,6 +16,9 @@ const TAKE: Duration = Duration::from_secs(10);
 /// How long a target that has gone is looked for at the least, and at the most for a cell without a timeout.
 const LOOK: Duration = Duration::from_secs(5);
 const LOOK_LONG: Duration = Duration::from_secs(600);
+
+/// How often a cell is looked at again that could not be withdrawn, and that is said to wait all the same.
+const LONGER: u32 = 3;
 
 /// The bounds of one cell, and what has been seen of it.
 pub(super) struct Bounds {
@@ -27,6 +32,9 @@ pub(super) struct Bounds {
     untaken_since: Option<Instant>,
     lost_since: Option<Instant>,
     queued: bool,
+    /// The deadline may stand still.
+    clock: Option<Arc<HeldClock>>,
+    longer: u32,
 }
 
 impl Bounds {
@@ -42,7 +50,20 @@ impl Bounds {
             untaken_since: None,
             lost_since: None,
             queued: false,
+            clock: None,
+            longer: 0,
         }
+    }
+
+    /// Has the deadline stand still while this clock does.
+    pub(super) fn held_by(&mut self, clock: Arc<HeldClock>) {
+        self.clock = Some(clock);
+    }
+
+    /// How long a cell may be running by now, its deadline having stood still for some time.
+    fn runtime(&self) -> Option<Duration> {
+        let held = self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.held());
+        self.timeout.map(|timeout| timeout + held)
     }
 
     /// How long the far side may hold the next question.
@@ -74,7 +95,7 @@ impl Bounds {
     /// The target did not answer. Until when to go on asking.
     pub(super) fn is_lost(&mut self) -> Instant {
         let lost = *self.lost_since.get_or_insert_with(Instant::now);
-        let Some(timeout) = self.timeout else { return lost + LOOK_LONG };
+        let Some(timeout) = self.runtime() else { return lost + LOOK_LONG };
         let deadline =
             if self.queued { self.wait_until } else { self.running_since.unwrap_or(self.started) + timeout };
         deadline.max(lost + LOOK)
@@ -92,7 +113,13 @@ impl Bounds {
 
     /// It could not be withdrawn just now: look at it again, in a moment.
     pub(super) fn wait_a_little_longer(&mut self) {
+        self.longer += 1;
         self.wait_until = Instant::now() + LOOK;
+    }
+
+    /// It has been looked at again often enough.
+    pub(super) fn is_kept_waiting(&self) -> bool {
+        self.longer >= LONGER
     }
 
     /// It is first in line and nobody takes it.
@@ -102,7 +129,7 @@ impl Bounds {
 
     /// A supervisor that lives and still has not ended a cell long after its deadline is not going to.
     pub(super) fn is_overdue(&self) -> bool {
-        match (self.running_since, self.timeout) {
+        match (self.running_since, self.runtime()) {
             (Some(since), Some(timeout)) => since.elapsed() >= timeout + self.ladder,
             _ => false,
         }

@@ -1,10 +1,12 @@
 //! One cell on its way: sent at most once, followed through lost connections, bounded in every wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, HOLD, not_answering};
+use super::breath::Breath;
 use super::kernel::FileCellKernel;
 use super::lane::{Came, Handed, Lane};
 use crate::cell::{Cell, clamped, millis};
@@ -15,6 +17,7 @@ use crate::kernel::{Fetched, Kernel as _, Which};
 use crate::reply::{CellInfo, ErrorInfo, Reply, State, Status, TroubleKind};
 use crate::retry::Pauses;
 use crate::tail::Tail;
+use crate::tools::{self, Clerk, Desk};
 use crate::wire::message::{Fate, Operation, Progress, RawReply, Request, Watch};
 use crate::wire::record::Pieces;
 
@@ -33,9 +36,12 @@ pub(super) struct Drive<'a> {
     offset: u64,
     number: Option<CellNumber>,
     pauses: Pauses,
+    breath: Breath,
     /// A step has been sent that may have arrived.
     sent: bool,
     told: Told,
+    /// Takes the cell's tool calls in.
+    desk: Option<Desk>,
     /// The cell was in the lane, and comes out of it in these moments.
     handed: Option<Handed>,
 }
@@ -65,8 +71,10 @@ impl<'a> Drive<'a> {
             offset: 0,
             number: None,
             pauses: Pauses::new(),
+            breath: Breath::new(),
             sent: false,
             told: Told::default(),
+            desk: None,
             handed: None,
         }
     }
@@ -74,8 +82,9 @@ impl<'a> Drive<'a> {
     /// Sends a cell and follows it to its reply.
     pub(super) async fn run(mut self, cell: &Cell) -> Result<Reply> {
         let id = CellId::random()?;
-        let request = cell.to_request(id.clone());
+        let mut request = cell.to_request(id.clone());
         let mut bounds = Bounds::new(cell, self.kernel.grace);
+        let clerk = self.open_desk(cell, &mut request, &mut bounds)?;
         self.seen = Some(Tail::new(cell.max_output));
         let ack = self.kernel.take_delivered();
         self.events.event(Event::Sent { id: id.clone() });
@@ -83,12 +92,14 @@ impl<'a> Drive<'a> {
             self.sent = true;
             self.accept(passage.number());
             match passage.came().await {
-                Came::Reply(reply) => return Ok(self.complete(*reply)),
+                Came::Reply(reply) if self.is_of(Some(&id), &reply) => return Ok(self.complete(*reply)),
+                // The page is the cell's to write to, as all of its kernel is. What the supervisor says of it counts.
+                Came::Reply(_) => {}
                 Came::Files(handed) => self.handed = handed,
             }
         }
         let turn = self.kernel.lane.as_ref().map(Lane::by_link);
-        let outcome = self.follow(&id, &request, &mut bounds, &ack).await;
+        let outcome = self.follow_serving(&id, &request, &mut bounds, &ack, clerk).await;
         if let (Some(turn), Ok(reply)) = (turn, &outcome) {
             turn.end(reply);
         }
@@ -102,25 +113,60 @@ impl<'a> Drive<'a> {
         }
     }
 
+    /// For a cell with tools.
+    fn open_desk(
+        &mut self,
+        cell: &Cell,
+        request: &mut Request,
+        bounds: &mut Bounds,
+    ) -> Result<Option<Clerk>> {
+        let opened = tools::open(cell, &self.kernel.identity, self.kernel.id(), &request.id)?;
+        let Some((desk, clerk)) = opened else { return Ok(None) };
+        request.tools = Some(desk.offer());
+        bounds.held_by(Arc::clone(desk.clock()));
+        self.desk = Some(desk);
+        Ok(Some(clerk))
+    }
+
+    /// Follows a cell while its tool calls are carried out.
+    async fn follow_serving(
+        &mut self,
+        id: &CellId,
+        request: &Request,
+        bounds: &mut Bounds,
+        ack: &[CellNumber],
+        clerk: Option<Clerk>,
+    ) -> Result<Reply> {
+        let events = self.events;
+        let Some(clerk) = clerk else { return self.follow(id, request, bounds, ack).await };
+        let post = self.kernel.post(id);
+        tokio::select! {
+            // First, as what came of a call is told before the reply that followed it.
+            biased;
+            never = clerk.serve(post, events) => match never {},
+            outcome = self.follow(id, request, bounds, ack) => outcome,
+        }
+    }
+
     /// An error is one only where the cell was not run. Whatever else goes wrong is a reply.
     fn judge(&self, id: &CellId, e: Error) -> Result<Reply> {
         match e.kind() {
             // The far side has looked for the cell, and answered that it is not there and never will be.
             ErrorKind::KernelDead => Err(e),
             ErrorKind::KernelGone | ErrorKind::NoKernel if self.sent => {
+                let hint = e.hint().filter(|_| e.step() == Some(Step::Connect)).unwrap_or(
+                    "it was stopped, or its directory was cleaned away; the next cell starts a new one",
+                );
                 let error = ErrorInfo {
                     kind: TroubleKind::Signal,
                     name: "KernelGone".to_owned(),
-                    message: "the kernel was removed while the cell ran".to_owned(),
+                    message: format!("{} while the cell ran", removal(&e)),
                     traceback: None,
-                    hint: Some(
-                        "it was stopped, or its directory was cleaned away; the next cell starts a new one"
-                            .to_owned(),
-                    ),
+                    hint: Some(hint.to_owned()),
                 };
                 Ok(self.unanswered(Status::Died, error, id, State::Lost))
             }
-            ErrorKind::NoKernel => Err(removed()),
+            ErrorKind::NoKernel => Err(removed(&e)),
             _ if self.sent => Ok(self.lost(id, &e)),
             _ => Err(e),
         }
@@ -144,6 +190,7 @@ impl<'a> Drive<'a> {
                     None => continue,
                 },
             };
+            self.breath.take(asked, hold, &progress, self.offset).await;
             match progress.fate {
                 Fate::Settled | Fate::Dead => return self.settled(*progress),
                 Fate::Waiting => {
@@ -180,6 +227,8 @@ impl<'a> Drive<'a> {
                 let identity = &self.kernel.identity;
                 Ok(Some(identity.withdrawn(self.kernel.id(), self.cell(id), bounds.queue(), ahead)))
             }
+            // One that has begun does not wait.
+            Ok(false) if bounds.is_kept_waiting() => Ok(Some(self.lost(id, &not_answering()))),
             Ok(false) => {
                 bounds.wait_a_little_longer();
                 Ok(None)
@@ -212,7 +261,7 @@ impl<'a> Drive<'a> {
                     None => continue,
                     Some(e) => e.with_hint(format!("it may have arrived; `farcell result {id}` tells")),
                 },
-                Err(e) if e.kind() == ErrorKind::NoKernel && !self.sent => removed(),
+                Err(e) if e.kind() == ErrorKind::NoKernel && !self.sent => removed(&e),
                 Err(e) => e,
             };
             self.kernel.add_delivered(ack);
@@ -225,7 +274,8 @@ impl<'a> Drive<'a> {
         let until = Instant::now() + clamped(wait);
         self.sent = true;
         loop {
-            let hold = until.saturating_duration_since(Instant::now()).min(HOLD);
+            let asked = Instant::now();
+            let hold = until.saturating_duration_since(asked).min(HOLD);
             let (id, number) = match which {
                 Which::Last => (None, self.number),
                 Which::Number(n) => (None, Some(*n)),
@@ -240,6 +290,7 @@ impl<'a> Drive<'a> {
                     None => continue,
                 },
             };
+            self.breath.take(asked, hold, &progress, self.offset).await;
             let number = progress.number.unwrap_or(CellNumber(0));
             let over = Instant::now() >= until;
             match progress.fate {
@@ -261,7 +312,7 @@ impl<'a> Drive<'a> {
         Watch {
             hold_ms: millis(hold),
             offset: self.offset,
-            stream: self.events.wants_output(),
+            stream: self.events.wants_output() || self.desk.is_some(),
             lull_ms: millis(LULL),
             tell: self.told.ahead.is_none(),
             gather: self.seen.is_some(),
@@ -284,16 +335,23 @@ impl<'a> Drive<'a> {
         let call = self.kernel.call(operation, Instant::now() + bound);
         let (records, seen, offset, events) =
             (&mut self.records, &mut self.seen, &mut self.offset, self.events);
+        let desk = &mut self.desk;
         let mut pieces = Pieces::default();
         let mut emit = |piece| {
             // What has been told is not asked for again, also where the answer never comes.
             let (whole, used) = pieces.push(&piece);
-            *offset += used as u64;
-            if let Some(seen) = seen {
-                whole.iter().for_each(|record| seen.push(record));
-            }
-            if events.wants_output() {
-                records.emit(whole, events);
+            *offset = offset.saturating_add(used as u64);
+            for record in whole {
+                // Told in its turn: what was printed before a call comes before it.
+                if desk.as_mut().is_some_and(|desk| desk.take(&record, events)) {
+                    continue;
+                }
+                if let Some(seen) = seen {
+                    seen.push(&record);
+                }
+                if events.wants_output() {
+                    records.emit([record], events);
+                }
             }
         };
         let answer = match self.kernel.link.call(call, &mut emit).await {
@@ -318,10 +376,35 @@ impl<'a> Drive<'a> {
         }
         let progress: Progress = answer.read(&self.kernel.identity.target)?;
         self.offset = self.offset.max(progress.offset);
+        self.check(operation, &progress)?;
         if let Some(number) = progress.number {
             self.accept(number);
         }
         Ok(Stepped::Progress(Box::new(progress)))
+    }
+
+    /// An answer that is about another cell is none: numbers and ids match, or it is dropped.
+    fn check(&self, operation: &Operation, progress: &Progress) -> Result<()> {
+        let (id, number) = match operation {
+            Operation::Run { cell, .. } => (Some(&cell.id), self.number),
+            Operation::Wait { id, number, .. } => (id.as_ref(), *number),
+            _ => (None, None),
+        };
+        let reply = progress.reply.as_ref();
+        let told = [progress.number, reply.map(|reply| reply.cell.number)];
+        let is_ours = told.iter().flatten().all(|told| number.is_none_or(|number| number == *told))
+            && (told[1].is_none() || told[0].is_none() || told[0] == told[1])
+            && reply.is_none_or(|reply| self.is_of(id, reply));
+        if is_ours {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Protocol, "the far side answered with another cell than the one asked for"))
+    }
+
+    /// A request that could not be read has no id in its reply.
+    fn is_of(&self, id: Option<&CellId>, reply: &RawReply) -> bool {
+        let is_same = |told: &CellId| id.is_none_or(|id| id == told);
+        reply.cell.id.as_ref().is_none_or(is_same) && reply.kernel.id == self.kernel.id()
     }
 
     /// Tells of a cut and waits a moment. Gives the error back if there is no time left to try again.
@@ -382,20 +465,9 @@ impl<'a> Drive<'a> {
     }
 
     fn lost(&self, id: &CellId, e: &Error) -> Reply {
-        let kind = match e.kind() {
-            ErrorKind::Deadline => TroubleKind::Deadline,
-            ErrorKind::Transport => TroubleKind::Transport,
-            _ => TroubleKind::Protocol,
-        };
         let hint =
             e.hint().unwrap_or("the cell may still be running; `farcell result --wait` fetches its reply");
-        let error = ErrorInfo {
-            kind,
-            name: "Lost".to_owned(),
-            message: format!("no reply in time: {e}"),
-            traceback: None,
-            hint: Some(hint.to_owned()),
-        };
+        let error = ErrorInfo::lost(e, format!("no reply in time: {e}"), hint);
         self.unanswered(Status::Lost, error, id, State::Unknown)
     }
 
@@ -410,8 +482,14 @@ impl<'a> Drive<'a> {
 }
 
 /// The error for a kernel that was not there any more when the cell came.
-fn removed() -> Error {
-    Error::new(ErrorKind::KernelDead, "the kernel was removed")
+fn removed(e: &Error) -> Error {
+    let removed = Error::new(ErrorKind::KernelDead, removal(e));
+    if e.step() == Some(Step::Connect) { removed.at(Step::Connect) } else { removed }
+}
+
+/// What has become of a kernel that is not there. A transport that has lost all that the kernel lived in knows more than that.
+fn removal(e: &Error) -> &str {
+    if e.step() == Some(Step::Connect) { e.message() } else { "the kernel was removed" }
 }
 
 /// It is open whether what was sent has arrived.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::QUESTION;
+use super::down::FileCellPost;
 use super::drive::Drive;
 use super::lane::Lane;
 use crate::cell::{Cell, millis};
@@ -51,19 +52,18 @@ impl FileCellKernel {
         self.record.id.clone()
     }
 
+    /// What carries answers down to a cell.
+    pub(super) fn post(&self, id: &CellId) -> Arc<FileCellPost> {
+        Arc::new(FileCellPost::new(Arc::clone(&self.link), self.record.clone(), id.clone()))
+    }
+
     pub(super) fn dir(&self) -> String {
         self.record.dir.clone()
     }
 
     /// A step of this kernel's, to be given up at `deadline`.
     pub(super) fn call<'a>(&'a self, operation: &'a Operation, deadline: Instant) -> Call<'a> {
-        Call {
-            operation,
-            base: Some(&self.record.base),
-            dir: None,
-            python: Some(&self.record.python),
-            deadline,
-        }
+        call(&self.record, operation, deadline)
     }
 
     async fn ask<T: for<'de> Deserialize<'de>>(&self, operation: Operation, bound: Duration) -> Result<T> {
@@ -86,6 +86,11 @@ impl FileCellKernel {
     fn named(&self, error: Error, step: Step) -> Error {
         error.on(&self.identity.target).at(step)
     }
+}
+
+/// A step of a kernel, to be given up at `deadline`.
+pub(super) fn call<'a>(kernel: &'a KernelRecord, operation: &'a Operation, deadline: Instant) -> Call<'a> {
+    Call { operation, base: Some(&kernel.base), dir: None, python: Some(&kernel.python), deadline }
 }
 
 #[async_trait]
@@ -150,11 +155,10 @@ impl Kernel for FileCellKernel {
             size: u64,
         }
         let operation = Operation::Read { dir: self.dir(), file, number, offset, max };
-        let mut bytes = bytes::BytesMut::new();
         let call = self.call(&operation, Instant::now() + QUESTION);
-        let answer = self.link.call(call, &mut |chunk| bytes.extend_from_slice(&chunk)).await?;
+        let (answer, bytes) = link::ask_for_bytes(self.link.as_ref(), call, operation.brings()).await?;
         let read: Read = answer.read(&self.identity.target)?;
-        Ok(Chunk { bytes: bytes.freeze(), next: read.offset, size: read.size })
+        Ok(Chunk { bytes: bytes.into(), next: read.offset, size: read.size })
     }
 
     fn mark_delivered(&self, number: CellNumber) {

@@ -2,7 +2,7 @@
 //! directory"). Whatever is not simple, and whatever goes wrong, is left to the link.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::BytesMut;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::page::{ACKED, BARRED, HEAD, KEPT, NUMBER, PUT, PUT_ID, Page, REPLY, SEQ, SETTLED, SIZE};
+use super::page::{ACKED, BARRED, HEAD, KEPT, NUMBER, PASSED, PUT, PUT_ID, Page, REPLY, SEQ, SETTLED, SIZE};
 use crate::id::{CellId, CellNumber};
-use crate::lane::{FRAME_MAX, PATIENCE, Told};
+use crate::lane::{Eager, FRAME_MAX, PATIENCE, Told};
 use crate::reply::{Reply, Status};
 use crate::wire::frame;
 use crate::wire::message::{Echo, RawReply, Request};
 
 /// How many lanes a driver keeps open; each takes five descriptors. Further kernels are reached by the link.
 pub(super) const MOST: usize = 32;
+/// More than any record has.
+const RECORD_MAX: u64 = 64 * 1024;
 const NUMBER_MAX: u64 = 1_000_000_000;
 const TIMEOUT_MAX: u64 = 1_000_000_000_000;
 /// The longest request without its number, and what that takes at most.
@@ -33,6 +34,8 @@ const ROOM: usize = FRAME_MAX - 5 - ",\"number\":999999999}".len();
 #[derive(Debug)]
 pub(super) struct Lane {
     dir: PathBuf,
+    /// The supervisor's process id, as it was told before any cell could run.
+    supervisor: i64,
     /// What is left of [`MOST`].
     places: Arc<Semaphore>,
     turns: Mutex<Turns>,
@@ -71,6 +74,7 @@ struct Ends {
     dir: PathBuf,
     send: Sender,
     hear: Receiver,
+    eager: Eager,
     /// The file `lane`: its lock is held while a cell is in the lane, its content is the page.
     page: File,
     /// The directory `cells`: its lock is held while a number is taken.
@@ -117,9 +121,9 @@ struct Record {
 }
 
 impl Lane {
-    pub(super) fn new(dir: &str, places: Arc<Semaphore>) -> Self {
+    pub(super) fn new(dir: &str, supervisor: i64, places: Arc<Semaphore>) -> Self {
         let way = Arc::new(AsyncMutex::new(Way::Unsought));
-        Lane { dir: dir.into(), places, turns: Mutex::default(), way }
+        Lane { dir: dir.into(), supervisor, places, turns: Mutex::default(), way }
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -149,7 +153,7 @@ impl Lane {
         if matches!(*way, Way::Unsought) {
             // Where all places are taken one may be free later.
             let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-            *way = Ends::open(&self.dir, place).map_or_else(
+            *way = Ends::open(&self.dir, self.supervisor, place).map_or_else(
                 |e| {
                     tracing::debug!(error = %e, "there is no lane to the kernel");
                     Way::Closed
@@ -190,6 +194,7 @@ impl Drop for Turn<'_> {
 /// Whether a request may take the lane. What the supervisor would refuse is left to it.
 fn is_simple(request: &Request) -> bool {
     !request.reset
+        && request.tools.is_none()
         && request.cwd.is_none()
         && request.env.is_empty()
         && request.code.len() <= ROOM
@@ -197,20 +202,34 @@ fn is_simple(request: &Request) -> bool {
 }
 
 impl Ends {
-    fn open(dir: &Path, place: OwnedSemaphorePermit) -> io::Result<Self> {
+    fn open(dir: &Path, supervisor: i64, place: OwnedSemaphorePermit) -> io::Result<Self> {
         let data = std::fs::symlink_metadata(dir)?;
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || data.mode() & 0o077 != 0 {
             return Err(io::Error::other("its directory is not ours alone"));
         }
-        let record: Record = serde_json::from_slice(&std::fs::read(dir.join("kernel.json"))?)?;
+        let record: Record = serde_json::from_slice(&read_record(&dir.join("kernel.json"))?)?;
         let told = record.lane.ok_or_else(|| io::Error::other("the kernel has none"))?;
+        // The record may have been rewritten by a cell. Its supervisor's pipes are all that it may lead to.
+        if !told.is_of(supervisor) {
+            return Err(io::Error::other("it is said to be another process's"));
+        }
         let (send, hear) = told.open()?;
         let page = open(&dir.join("lane"), OFlags::RDWR)?;
         if page.metadata()?.len() != SIZE as u64 || !Page::read(&page, HEAD)?.is_known() {
             return Err(io::Error::other("its page is of another kind"));
         }
+        Ends::of(dir, (send, hear), page, place)
+    }
+
+    fn of(
+        dir: &Path,
+        (send, hear): (Sender, Receiver),
+        page: File,
+        place: OwnedSemaphorePermit,
+    ) -> io::Result<Self> {
         let cells = open(&dir.join("cells"), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        Ok(Ends { dir: dir.to_owned(), send, hear, page, cells, next: None, _place: place })
+        let (dir, eager) = (dir.to_owned(), Eager::default());
+        Ok(Ends { dir, send, hear, eager, page, cells, next: None, _place: place })
     }
 
     fn put(&mut self, request: &Request, acks: &[CellNumber]) -> Option<u64> {
@@ -225,8 +244,10 @@ impl Ends {
 
     fn put_locked(&mut self, id: &CellId, mut text: Vec<u8>, acks: &[CellNumber]) -> Option<u64> {
         let page = Page::read(&self.page, HEAD).ok()?;
-        let last = page.word(NUMBER);
-        let is_at_rest = page.word(SEQ) == page.word(PUT)
+        let (last, put) = (page.word(NUMBER), page.word(PUT));
+        // What has left the pipe may be on its way into files: only a reply tells that it is over.
+        let is_at_rest = page.word(SEQ) == put
+            && (page.word(REPLY) == put || page.word(SETTLED) >= put)
             && page.word(BARRED) == 0
             && (page.word(REPLY) == last || page.word(SETTLED) >= last);
         // What is acknowledged has to be what is in the page, which is about to be written anew. All else is in files, which are the courier's affair.
@@ -241,10 +262,9 @@ impl Ends {
         if is_open {
             Page::write(&self.page, ACKED, in_page).ok()?;
         }
-        let number = self.take_number()?;
-        if number <= page.word(PUT) {
-            return None; // `next` was lost, and begins anew
-        }
+        // A request in a file may wait under the number before, which nobody has seen. A number that is not above is of a `next` that was lost.
+        let follows = |number: u64| number > put && (number - 1 == put || number - 1 <= page.word(PASSED));
+        let number = self.take_number(follows)?;
         text.extend_from_slice(format!(",\"number\":{number}}}").as_bytes());
         let mut message = frame::header(b'Q', text.len()).ok()?.to_vec();
         message.append(&mut text);
@@ -260,16 +280,16 @@ impl Ends {
         Some(number)
     }
 
-    /// The next number of `cells/next`; `None` where somebody else is about to take one, or where there is none.
-    fn take_number(&mut self) -> Option<u64> {
+    /// The next number of `cells/next`; `None` where somebody else is about to take one, where there is none, or where it does not fit.
+    fn take_number(&mut self, fits: impl Fn(u64) -> bool) -> Option<u64> {
         self.cells.try_lock().ok()?;
         let number =
-            self.next_number().inspect_err(|e| tracing::debug!(error = %e, "no number for the lane"));
+            self.next_number(fits).inspect_err(|e| tracing::debug!(error = %e, "no number for the lane"));
         let _ = self.cells.unlock();
         number.ok()
     }
 
-    fn next_number(&mut self) -> io::Result<u64> {
+    fn next_number(&mut self, fits: impl Fn(u64) -> bool) -> io::Result<u64> {
         // Another may have put a new file in the place of ours.
         if !self.next.as_ref().is_some_and(|next| next.metadata().is_ok_and(|data| data.nlink() > 0)) {
             self.next = None;
@@ -284,6 +304,9 @@ impl Ends {
             std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse().ok());
         let number = number.filter(|number| (1..NUMBER_MAX).contains(number));
         let number = number.ok_or_else(|| io::Error::other("it is in no file"))?;
+        if !fits(number) {
+            return Err(io::Error::other("the cell before it may not be over"));
+        }
         next.write_all_at(format!("{}\n", number + 1).as_bytes(), 0)?;
         Ok(number)
     }
@@ -294,7 +317,7 @@ impl Ends {
         let mut bells = BytesMut::with_capacity(64);
         loop {
             // Somebody else may have heard our bell, and we somebody else's.
-            let heard = tokio::time::timeout_at(until, self.hear.read_buf(&mut bells)).await;
+            let heard = tokio::time::timeout_at(until, self.eager.read(&mut self.hear, &mut bells)).await;
             if let Some(came) = self.look(number) {
                 return Some(came);
             }
@@ -393,8 +416,75 @@ impl Drop for Handed {
     }
 }
 
+/// Reads a kernel's record, and nothing that a cell has put in its place: no FIFO, no device, nothing without end.
+fn read_record(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open(path, OFlags::RDONLY)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("its record is no file"));
+    }
+    let mut text = Vec::new();
+    file.take(RECORD_MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// Opens a file of the kernel's, never through a link, and never waiting for anybody.
 fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(path, flags | safe, Mode::RUSR | Mode::WUSR)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::Cell;
+
+    /// A lane without anybody at its other ends.
+    fn lane(dir: &Path) -> (Ends, Receiver) {
+        let (send, taker) = tokio::net::unix::pipe::pipe().unwrap();
+        let (_, hear) = tokio::net::unix::pipe::pipe().unwrap();
+        std::fs::create_dir(dir.join("cells")).unwrap();
+        std::fs::write(dir.join("cells/next"), "1\n").unwrap();
+        std::fs::write(dir.join("lane"), [0; SIZE]).unwrap();
+        let page = open(&dir.join("lane"), OFlags::RDWR).unwrap();
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        (Ends::of(dir, (send, hear), page, place).unwrap(), taker)
+    }
+
+    fn put(ends: &mut Ends) -> Option<u64> {
+        let put = ends.put(&Cell::new("1").to_request(CellId::random().unwrap()), &[]);
+        ends.unlock();
+        put
+    }
+
+    #[tokio::test]
+    async fn a_cell_follows_one_that_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut ends, _taker) = lane(dir.path());
+        let write = |word, value| {
+            Page::write(&open(&dir.path().join("lane"), OFlags::RDWR).unwrap(), word, value).unwrap();
+        };
+        assert_eq!(put(&mut ends), Some(1));
+        assert_eq!(put(&mut ends), None, "it is in the pipe");
+        write(SEQ, 1);
+        assert_eq!(put(&mut ends), None, "it has left the pipe, and is nowhere yet");
+        write(NUMBER, 1);
+        assert_eq!(put(&mut ends), None, "it runs");
+        write(REPLY, 1);
+        write(ACKED, 1);
+        assert_eq!(put(&mut ends), Some(2));
+        write(SEQ, 2);
+        write(SETTLED, 2);
+        assert_eq!(put(&mut ends), Some(3), "as a file it is over, too");
+        write(SEQ, 3);
+        write(SETTLED, 3);
+        std::fs::write(dir.path().join("cells/next"), "5\n").unwrap();
+        assert_eq!(put(&mut ends), None, "a file has the number before");
+        assert_eq!(std::fs::read_to_string(dir.path().join("cells/next")).unwrap(), "5\n");
+        write(PASSED, 4);
+        assert_eq!(put(&mut ends), Some(5));
+        write(SEQ, 5);
+        write(SETTLED, 5);
+        std::fs::write(dir.path().join("cells/next"), "2\n").unwrap();
+        assert_eq!(put(&mut ends), None, "numbers only grow");
+    }
 }

@@ -77,7 +77,11 @@ impl ExecLink {
     async fn place(&self, call: &Call<'_>) -> Result<Place> {
         let is_control = matches!(
             call.operation,
-            Operation::Control { .. } | Operation::Probe { .. } | Operation::Withdraw { .. }
+            Operation::Control { .. }
+                | Operation::Clock { .. }
+                | Operation::Answer { .. }
+                | Operation::Probe { .. }
+                | Operation::Withdraw { .. }
         );
         tokio::time::timeout_at(call.deadline, self.places.for_command(is_control)).await.map_err(|_| {
             Error::new(ErrorKind::Deadline, "all channels to the target were in use for too long")
@@ -147,7 +151,7 @@ fn shorten_hold(operation: &mut Cow<'_, Operation>, deadline: Instant) {
 
 /// What goes to the command's stdin.
 fn stdin(nonce: &Nonce, call: &Call<'_>, bundle: bool) -> Result<Bytes> {
-    let input = runner().input(nonce, call.python, header::fields(call)?, bundle)?;
+    let input = runner().input(nonce, call.python, &header::line(call)?, bundle)?;
     Ok(match call.operation.data() {
         Some(data) => [&input[..], &data[..]].concat().into(),
         None => input,

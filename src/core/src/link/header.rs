@@ -1,7 +1,6 @@
 //! An operation as the far side reads it: what is known of the target, and the operation's own fields.
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::Call;
@@ -19,7 +18,7 @@ const DIGITS: usize = 12;
 pub(super) fn step(operation: &Operation) -> Step {
     match operation {
         Operation::Spawn { .. } => Step::Spawn,
-        Operation::Run { .. } => Step::Submit,
+        Operation::Run { .. } | Operation::Once { .. } => Step::Submit,
         Operation::Wait { .. } => Step::Wait,
         Operation::Put(_) | Operation::Get(_) => Step::Transfer,
         _ => Step::Control,
@@ -47,18 +46,14 @@ fn cannot(e: serde_json::Error) -> Error {
     Error::new(ErrorKind::BadInput, "the request cannot be sent").with_source(e)
 }
 
-/// The fields of a command's header.
-pub(super) fn fields(call: &Call<'_>) -> Result<Map<String, Value>> {
-    let mut header = Map::new();
-    for part in [json!(known(call)), serde_json::to_value(call.operation).map_err(cannot)?] {
-        if let Value::Object(fields) = part {
-            header.extend(fields);
-        }
-    }
+/// The fields of a command's header, as the text of an object.
+pub(super) fn line(call: &Call<'_>) -> Result<Vec<u8>> {
+    let mut text = joined(call, 0, call.operation, 0)?;
     if let Some(data) = call.operation.data() {
-        header.insert("bytes".into(), data.len().into());
+        text.pop();
+        text.extend_from_slice(format!(",\"bytes\":{}}}", data.len()).as_bytes());
     }
-    Ok(header)
+    Ok(text)
 }
 
 /// The same as text for the courier, behind `room` bytes that the caller fills in. A long request and the bytes of a file stand behind it.
@@ -68,6 +63,14 @@ pub(super) fn text(call: &Call<'_>, room: usize) -> Result<Vec<u8>> {
             let run = LongRun { op: "run", dir, id: &cell.id, wait, ack, again: *again };
             let mut text = joined(call, room, &run, cell.code.len() + cell.code.len() / 8)?;
             add_request(&mut text, cell)?;
+            Ok(text)
+        }
+        Operation::Answer { dir, number, id, call: tool_call, answer } if answer.len() > LONG => {
+            let answer_bytes = answer.len();
+            let long = LongAnswer { op: "answer", dir, number: *number, id, call: *tool_call, answer_bytes };
+            let mut text = joined(call, room, &long, answer_bytes)?;
+            text.push(b'\n');
+            text.extend_from_slice(answer.as_str().as_bytes());
             Ok(text)
         }
         operation => {
@@ -90,6 +93,17 @@ struct LongRun<'a> {
     wait: &'a Watch,
     ack: &'a [CellNumber],
     again: bool,
+}
+
+/// An `answer` without what it answers.
+#[derive(Serialize)]
+struct LongAnswer<'a> {
+    op: &'static str,
+    dir: &'a str,
+    number: CellNumber,
+    id: &'a CellId,
+    call: u64,
+    answer_bytes: usize,
 }
 
 fn joined(call: &Call<'_>, room: usize, operation: &impl Serialize, more: usize) -> Result<Vec<u8>> {
@@ -122,8 +136,14 @@ fn add_request(text: &mut Vec<u8>, request: &Request) -> Result<()> {
 mod tests {
     use std::time::Duration;
 
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::cell::Cell;
+
+    fn fields(call: &Call<'_>) -> Value {
+        serde_json::from_slice(&line(call).unwrap()).unwrap()
+    }
 
     #[tokio::test(start_paused = true)]
     async fn both_forms_say_the_same() {
@@ -132,7 +152,7 @@ mod tests {
             let call = Call { operation: &operation, base: Some("/b"), dir: None, python: None, deadline };
             let text = text(&call, 3).unwrap();
             let value: Value = serde_json::from_slice(&text[3..]).unwrap();
-            assert_eq!(value, Value::Object(fields(&call).unwrap()));
+            assert_eq!(value, fields(&call));
             assert_eq!((&value["base"], &value["deadline_ms"]), (&json!("/b"), &json!(5000)));
             assert!(value["op"].is_string());
         }
@@ -160,6 +180,6 @@ mod tests {
         assert_eq!(long.remove("cell_bytes"), Some(json!(text.len() - end - 1)));
         assert_eq!(long.remove("id"), Some(json!(cell.id)));
         long.insert("cell".into(), request);
-        assert_eq!(header, Value::Object(fields(&call).unwrap()));
+        assert_eq!(header, fields(&call));
     }
 }

@@ -2,9 +2,12 @@
 
 mod channel;
 mod connect;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod inbox;
 mod outbox;
 mod serve;
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +39,7 @@ const STREAMS: usize = 3;
 #[derive(Debug)]
 pub struct StreamLink {
     streams: Streams,
-    commands: ExecLink,
+    commands: Arc<ExecLink>,
     /// Nothing has been asked of it yet.
     is_new: AtomicBool,
 }
@@ -75,9 +78,14 @@ impl StreamLink {
         let places = Arc::new(Places::new(transport.capabilities()));
         StreamLink {
             streams: Streams::new(Arc::clone(&transport), Arc::clone(&places)),
-            commands: ExecLink::with_places(transport, places),
+            commands: Arc::new(ExecLink::with_places(transport, places)),
             is_new: AtomicBool::new(true),
         }
+    }
+
+    /// The link by commands alone, which shares the transport's channels with this one.
+    pub(crate) fn commands(&self) -> Arc<ExecLink> {
+        Arc::clone(&self.commands)
     }
 
     /// One try over a stream.
@@ -129,8 +137,9 @@ impl Link for StreamLink {
     }
 
     async fn call(&self, call: Call<'_>, chunks: ChunkSink<'_>) -> Result<Reported> {
-        // A call that stays alone, as that of a program that runs one cell, is quicker by a command than a stream is opened.
-        if self.is_new.swap(false, Ordering::Relaxed) && !call.operation.is_followed() {
+        // A call that stays alone, as that of a program that runs one cell, is quicker by a command than a stream is opened, unless that takes no command.
+        let is_first = self.is_new.swap(false, Ordering::Relaxed);
+        if is_first && !call.operation.is_followed() && !self.streams.stands() {
             return self.commands.call(call, chunks).await;
         }
         let named = |e: Error| e.on(self.target()).at(header::step(call.operation));
@@ -175,9 +184,12 @@ impl Operation {
             | Operation::List {}
             | Operation::Sweep { .. }
             | Operation::Cool {}
+            | Operation::Answer { .. }
             | Operation::Doctor {}
             | Operation::Put(_)
             | Operation::Get(_) => true,
+            // A hold that was sent twice stands twice.
+            Operation::Clock { .. } => false,
             // Which cell is meant has to be said: by now another may run.
             Operation::Control { action: Action::Interrupt, number, id, .. } => {
                 number.is_some() || id.is_some()
@@ -187,6 +199,7 @@ impl Operation {
             // the second time.
             Operation::Run { .. }
             | Operation::Spawn { .. }
+            | Operation::Once { .. }
             | Operation::Withdraw { .. }
             | Operation::Remove { .. } => false,
         }

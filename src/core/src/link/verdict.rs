@@ -79,6 +79,8 @@ impl From<FarError> for Error {
     fn from(far: FarError) -> Self {
         let kind = match far.code.as_str() {
             "no-directory" | "unsafe-directory" | "spawn-failed" => ErrorKind::Spawn,
+            "no-place" => ErrorKind::NoPlace,
+            "no-process" => ErrorKind::NoProcess,
             "kernel-dead" => ErrorKind::KernelDead,
             "no-kernel" => ErrorKind::NoKernel,
             "kernel-gone" => ErrorKind::KernelGone,

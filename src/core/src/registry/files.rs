@@ -23,7 +23,7 @@ impl Registry {
         options: &TransferOptions,
         progress: ProgressSink<'_>,
     ) -> Result<Transferred> {
-        self.driver(target)?.put(target, from, to, options, progress).await
+        self.cleaned(self.driver(target)?.put(target, from, to, options, progress).await)
     }
 
     /// Gets the file `from` of a target, and puts it at `to` on this machine, as [`Registry::put`] does the other way round.
@@ -38,6 +38,6 @@ impl Registry {
         options: &TransferOptions,
         progress: ProgressSink<'_>,
     ) -> Result<Transferred> {
-        self.driver(target)?.get(target, from, to, options, progress).await
+        self.cleaned(self.driver(target)?.get(target, from, to, options, progress).await)
     }
 }

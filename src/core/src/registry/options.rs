@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::store::Store;
+use crate::output::Secrets;
 use crate::wire::message::Limits;
 
 /// The settings of a registry.
@@ -17,6 +18,8 @@ pub struct RegistryOptions {
     pub wait_for_room: Duration,
     /// Where kernels are remembered for other processes; without it they end with the registry.
     pub store: Option<Store>,
+    /// Values that are redacted in whatever comes from any kernel.
+    pub secrets: Secrets,
 }
 
 impl Default for RegistryOptions {
@@ -26,6 +29,7 @@ impl Default for RegistryOptions {
             idle: Some(Duration::from_secs(8 * 3600)),
             wait_for_room: Duration::from_secs(60),
             store: None,
+            secrets: Secrets::new(),
         }
     }
 }
@@ -53,4 +57,9 @@ pub struct SessionOptions {
     /// How many kernels like this one shall stand ready on the target, so that a new session's first cell takes one over: at most 32. They are
     /// no kernels of the registry's, and end ten minutes after the last new kernel. `None` leaves the number as others have set it.
     pub pool: Option<u32>,
+    /// Values that are redacted in whatever comes from this session's kernels, beside those of the registry and those of variables in `env`
+    /// whose names look like secrets ([`is_secret_name`](crate::is_secret_name)).
+    pub secrets: Secrets,
+    /// Gives everything as it came: terminal escapes are not removed, and secrets not redacted.
+    pub raw: bool,
 }

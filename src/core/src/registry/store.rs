@@ -31,6 +31,9 @@ pub struct Stored {
     /// A loss that the session has not been told of.
     #[serde(default)]
     pub loss: Option<Loss>,
+    /// Something is being made for a kernel, or was and no kernel came of it: [`Registry::housing`](crate::Registry::housing) tells.
+    #[serde(default)]
+    pub housed: bool,
 }
 
 /// A kernel that was lost with its variables.
@@ -49,7 +52,12 @@ impl Stored {
     /// A record of `key`, used just now.
     pub fn new(key: Key, kernel: Option<KernelRecord>) -> Self {
         let last_used = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        Stored { v: VERSION, key, kernel, delivered: Vec::new(), last_used, loss: None }
+        Stored { v: VERSION, key, kernel, delivered: Vec::new(), last_used, loss: None, housed: false }
+    }
+
+    /// Which kernel it has.
+    pub(super) fn kernel_id(&self) -> Option<&KernelId> {
+        self.kernel.as_ref().map(|kernel| &kernel.id)
     }
 
     /// The last use as a moment.

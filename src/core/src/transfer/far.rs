@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{FileSite, TransferOptions};
 use crate::error::{Error, ErrorKind, Result, Step};
-use crate::link::{Call, Carrier, Link};
+use crate::link::{Call, Carrier, Link, ask_for_bytes};
 use crate::retry::Pauses;
 use crate::target::Target;
 use crate::wire::message::Operation;
@@ -89,7 +89,6 @@ impl Far {
             if self.until.is_some_and(|until| until <= now) {
                 return Err(self.too_late());
             }
-            let mut bytes = Vec::new();
             let call = Call {
                 operation,
                 base: self.base.get().map(String::as_str),
@@ -97,8 +96,8 @@ impl Far {
                 python: self.python.as_deref(),
                 deadline,
             };
-            let e = match self.link.call(call, &mut |chunk| bytes.extend_from_slice(&chunk)).await {
-                Ok(reported) => {
+            let e = match ask_for_bytes(self.link.as_ref(), call, operation.brings()).await {
+                Ok((reported, bytes)) => {
                     *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                     return Ok((reported.read(self.target())?, bytes));
                 }

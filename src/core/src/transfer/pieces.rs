@@ -54,6 +54,8 @@ pub(super) async fn missing(
 ) -> Result<Vec<Piece>> {
     let mut missing = Missing::default();
     // The last block may be a short one; anything else that is not a whole block is not worth asking for.
+    // A part that is longer than the file is one of another file, or none.
+    let have = if have > size { 0 } else { have };
     let blocks = if have == size { size.div_ceil(BLOCK) } else { have / BLOCK };
     let mut next = 0;
     while next < blocks {

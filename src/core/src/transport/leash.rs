@@ -12,6 +12,9 @@ pub const END: Command = Command::sh("read -r p; kill -9 -$p 2>/dev/null || kill
 
 /// Tells the process id and becomes the command.
 const TELL: &str = "echo farcell-process $$ >&2; exec /bin/sh -c \"$1\"";
+/// The same, and reads what the command has left of its input.
+const TELL_AND_DRAIN: &str =
+    "echo farcell-process $$ >&2; /bin/sh -c \"$1\"; s=$?; cat >/dev/null 2>&1; exit $s";
 const MARK: &[u8] = b"farcell-process ";
 /// What a login shell may say before the command begins.
 const NOISE: usize = 64 * 1024;
@@ -20,6 +23,12 @@ impl Command {
     /// The program and its arguments, as [`Command::argv`], for a command that tells its process id.
     pub fn leashed_argv(&self) -> [&'static str; 5] {
         ["/bin/sh", "-c", TELL, "sh", self.script]
+    }
+
+    /// The same for an engine that may lose what a command has said which ends before it has read all of its input. Such a command ends with the end of
+    /// its input, and a signal that ended it is a status.
+    pub fn leashed_argv_that_drains(&self) -> [&'static str; 5] {
+        ["/bin/sh", "-c", TELL_AND_DRAIN, "sh", self.script]
     }
 
     /// One line for a login shell, as [`Command::login_shell_line`], for a command that tells its process id.
@@ -84,7 +93,9 @@ impl Leash {
 /// The process id of a line. A login shell may have left something without a line's end before it.
 fn read(line: &[u8]) -> Option<u64> {
     let at = line.windows(MARK.len()).rposition(|w| w == MARK)?;
-    std::str::from_utf8(&line[at + MARK.len()..]).ok()?.trim().parse().ok()
+    let process = std::str::from_utf8(&line[at + MARK.len()..]).ok()?.trim().parse().ok()?;
+    // The groups 0 and 1 mean to `kill` its own one, and everybody.
+    (process > 1).then_some(process)
 }
 
 #[cfg(test)]
@@ -110,6 +121,7 @@ mod tests {
             taken(&["hello\nfarcell-process 7\nfarcell-process 8\n"]),
             (Some(7), own("hello\nfarcell-process 8\n"))
         );
+        assert_eq!(taken(&["farcell-process 1\n"]), (None, own("farcell-process 1\n")));
         assert_eq!(taken(&["stty: no tty\n", "no such thing"]), (None, own("stty: no tty\nno such thing")));
     }
 

@@ -9,6 +9,9 @@ pub const MAX_PAYLOAD: usize = 512 * 1024 * 1024;
 
 const HEADER: usize = 5;
 
+/// How much room is made for bytes that have only been announced. More of it is made as they come.
+const AHEAD: usize = 1 << 20;
+
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
@@ -54,7 +57,8 @@ pub fn decode_at_most(buffer: &mut BytesMut, max: usize) -> Result<Option<Frame>
         ));
     }
     if buffer.len() < HEADER + len {
-        buffer.reserve(HEADER + len - buffer.len());
+        let missing = HEADER + len - buffer.len();
+        buffer.reserve(missing.min(buffer.len().max(AHEAD)));
         return Ok(None);
     }
     buffer.advance(HEADER);
@@ -96,5 +100,12 @@ mod tests {
         let mut buffer = BytesMut::from(&[0xff, 0xff, 0xff, 0xff, b'R'][..]);
         assert_eq!(decode(&mut buffer).unwrap_err().kind(), ErrorKind::Protocol);
         assert!(buffer.capacity() < 4096);
+    }
+
+    #[test]
+    fn room_is_made_for_what_comes_and_not_for_what_is_announced() {
+        let mut buffer = BytesMut::from(&header(b'R', MAX_PAYLOAD).unwrap()[..]);
+        assert_eq!(decode(&mut buffer).unwrap(), None);
+        assert!(buffer.capacity() <= 2 * AHEAD);
     }
 }

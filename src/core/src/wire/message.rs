@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::id::{CellId, CellNumber, Generation, KernelId};
 use crate::reply::{ErrorInfo, MimeBundle, OutputInfo, State, Status, ToolInfo};
+use crate::tools::{AnswerText, Token};
 use crate::wire::file::{GetStep, PutStep};
 
 /// The version of the protocol that this engine speaks.
@@ -51,10 +53,6 @@ pub struct KernelRecord {
     pub created: f64,
     /// The hash of the runner that it runs.
     pub runner: String,
-}
-
-fn as_text<S: serde::Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(text)
 }
 
 fn null_as_default<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -133,7 +131,6 @@ pub struct Request {
     /// The cell's id.
     pub id: CellId,
     /// The code. It may be long, and each try to send it has a request of its own.
-    #[serde(serialize_with = "as_text")]
     pub code: Arc<str>,
     /// How long it may run, from its start.
     pub timeout_ms: Option<u64>,
@@ -147,6 +144,32 @@ pub struct Request {
     pub env: BTreeMap<String, String>,
     /// Replace the interpreter first.
     pub reset: bool,
+    /// The tools that it may call.
+    pub tools: Option<Offer>,
+}
+
+/// What a cell is told of its tools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Offer {
+    /// What its calls have to show.
+    pub token: Token,
+    /// The module that they are imported from.
+    pub import: Arc<str>,
+    /// How long a call waits while nobody waits for the cell.
+    pub patience_ms: u64,
+    /// The tools.
+    pub list: Arc<[OfferedTool]>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OfferedTool {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub doc: String,
+    /// The JSON schema of its arguments.
+    pub schema: Value,
 }
 
 /// How long, and for what, the far side waits before it answers.
@@ -176,6 +199,16 @@ pub enum Action {
     Reset,
     /// End the kernel.
     Stop,
+}
+
+/// What can be done with the deadline of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClockAction {
+    /// It stands still.
+    Hold,
+    /// It goes on.
+    Resume,
 }
 
 /// Which file of a kernel to read.
@@ -227,6 +260,24 @@ pub enum Operation {
     Probe {
         dir: String,
     },
+    /// A control of a cell's deadline; [`Action`] has those of a kernel.
+    #[serde(rename = "control")]
+    Clock {
+        dir: String,
+        #[serde(rename = "do")]
+        action: ClockAction,
+        number: CellNumber,
+        id: CellId,
+        for_ms: u64,
+        hold_ms: u64,
+    },
+    Answer {
+        dir: String,
+        number: CellNumber,
+        id: CellId,
+        call: u64,
+        answer: AnswerText,
+    },
     Ack {
         dir: String,
         numbers: Vec<CellNumber>,
@@ -247,6 +298,11 @@ pub enum Operation {
         dir: String,
     },
     Doctor {},
+    /// A cell without a kernel. Sent a second time it would run a second time.
+    Once {
+        spec: SpawnSpec,
+        cell: Request,
+    },
     Put(PutStep),
     Get(GetStep),
 }
@@ -255,6 +311,15 @@ impl Operation {
     /// What goes behind its header: bytes of a file.
     pub fn data(&self) -> Option<&Bytes> {
         if let Operation::Put(step) = self { step.data() } else { None }
+    }
+
+    /// How many bytes of a file its answer brings at the most.
+    pub fn brings(&self) -> u64 {
+        match self {
+            Operation::Get(GetStep::Open { max, .. } | GetStep::Piece { max, .. }) => *max,
+            Operation::Read { max, .. } => *max,
+            _ => 0,
+        }
     }
 }
 
@@ -308,6 +373,13 @@ pub struct Spawned {
     /// A dead kernel that the key had before.
     #[serde(default)]
     pub previous: Option<Previous>,
+}
+
+/// The answer to `once`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RanOnce {
+    /// The cell's reply; the kernel in it never was.
+    pub reply: RawReply,
 }
 
 /// A kernel that a key had before.

@@ -8,15 +8,22 @@ pub const STDOUT: u8 = b'o';
 pub const STDERR: u8 = b'e';
 /// The kind byte of a display.
 pub const DISPLAY: u8 = b'd';
+/// The kind byte of a tool call.
+pub const CALL: u8 = b't';
+/// The kind byte of a tool call that nobody waits for any more.
+pub const GIVEN_UP: u8 = b'w';
 
 const HEADER: usize = 5;
+
+/// The longest payload that is taken: a call of a tool has up to 64 MiB of arguments, all else is shorter. What is longer is passed over as it comes.
+pub const MAX_PAYLOAD: usize = 80 << 20;
 
 /// One output record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// [`STDOUT`], [`STDERR`] or [`DISPLAY`]; others are passed over.
+    /// [`STDOUT`], [`STDERR`], [`DISPLAY`], [`CALL`] or [`GIVEN_UP`]; others are passed over.
     pub kind: u8,
-    /// Raw bytes, or the JSON of a display.
+    /// Raw bytes, or JSON.
     pub payload: Bytes,
 }
 
@@ -40,35 +47,53 @@ pub fn read(bytes: &Bytes) -> (Vec<Record>, usize) {
 /// Records that come in pieces, cut anywhere.
 #[derive(Debug, Default)]
 pub struct Pieces {
+    /// The beginning of a record.
     rest: BytesMut,
+    /// What is still to come of a record that is too long, and how long it is.
+    skipped: Option<(usize, usize)>,
 }
 
 impl Pieces {
     /// The records that are whole with this piece, and how many bytes they take.
     pub fn push(&mut self, piece: &Bytes) -> (Vec<Record>, usize) {
-        if self.rest.is_empty() {
-            let (records, used) = read(piece);
-            self.rest.extend_from_slice(&piece[used..]);
-            return (records, used);
+        let mut piece = piece.clone();
+        let mut used = 0;
+        if let Some((left, whole)) = &mut self.skipped {
+            let passed = piece.len().min(*left);
+            piece.advance(passed);
+            *left -= passed;
+            if *left > 0 {
+                return (Vec::new(), 0);
+            }
+            used = *whole;
+            self.skipped = None;
         }
-        self.rest.extend_from_slice(piece);
-        if !self.has_record() {
-            return (Vec::new(), 0);
+        if !self.rest.is_empty() {
+            self.rest.extend_from_slice(&piece);
+            match self.announced() {
+                Some(len) if len <= MAX_PAYLOAD && self.rest.len() < HEADER + len => {
+                    return (Vec::new(), used);
+                }
+                None => return (Vec::new(), used),
+                Some(_) => piece = self.rest.split().freeze(),
+            }
         }
-        let joined = self.rest.split().freeze();
-        let (records, used) = read(&joined);
-        self.rest.extend_from_slice(&joined[used..]);
+        let (records, taken) = read(&piece);
+        self.rest.extend_from_slice(&piece[taken..]);
+        used += taken;
+        if let Some(len) = self.announced().filter(|len| *len > MAX_PAYLOAD) {
+            tracing::debug!(len, "an output record that is too long is passed over");
+            // `read` has left it because it is not all there.
+            self.skipped = Some((HEADER + len - self.rest.len(), HEADER + len));
+            self.rest = BytesMut::new();
+        }
         (records, used)
     }
 
-    fn has_record(&self) -> bool {
-        let mut head = &self.rest[..];
-        if head.len() < HEADER {
-            return false;
-        }
-        head.advance(1);
-        let len = head.get_u32() as usize;
-        head.len() >= len
+    /// The length of the record that is not all there.
+    fn announced(&self) -> Option<usize> {
+        let head = self.rest.first_chunk::<HEADER>()?;
+        Some(u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize)
     }
 }
 
@@ -119,6 +144,25 @@ mod tests {
                 taken += used;
             }
             prop_assert_eq!((seen, taken), (records, file.len()));
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_is_passed_over_and_kept_nowhere() {
+        let len = MAX_PAYLOAD + 1;
+        let mut file = [&b"o\0\0\0\x01ad"[..], &(len as u32).to_be_bytes()].concat();
+        file.resize(file.len() + len, 0);
+        file.extend(b"o\0\0\0\x01b");
+        let file = Bytes::from(file);
+        for cut in [1 << 16, 1_000_003] {
+            let (mut pieces, mut seen, mut taken) = (Pieces::default(), Vec::new(), 0);
+            for at in (0..file.len()).step_by(cut) {
+                let (more, used) = pieces.push(&file.slice(at..file.len().min(at + cut)));
+                seen.extend(more.into_iter().map(|record| record.payload));
+                taken += used;
+                assert!(pieces.rest.capacity() < 8 << 20);
+            }
+            assert_eq!((seen, taken), (vec![Bytes::from("a"), Bytes::from("b")], file.len()));
         }
     }
 }

@@ -89,10 +89,12 @@ async fn probe(s: &Subject) {
     let idle = session.probe().await.unwrap().unwrap();
     assert!(idle.alive && idle.running.is_none() && idle.waiting == 0, "{idle:?}");
     let recorder = Recorder::default();
-    let cell = Cell::new("print('up', flush=True); time.sleep(0.7)");
+    let cell = Cell::new("print('up', flush=True); time.sleep(60)");
     let look = async {
         recorder.wait_for(|r| r.output() == "up\n").await;
-        session.probe().await.unwrap().unwrap()
+        let busy = session.probe().await.unwrap().unwrap();
+        session.interrupt(None).await.unwrap();
+        busy
     };
     let (_, busy) = tokio::join!(session.run(&cell, &recorder), look);
     assert_eq!(busy.running.expect("a running cell").number, CellNumber(2));

@@ -65,12 +65,19 @@ pub(super) enum Failed {
 }
 
 impl Channel {
-    /// Speaks to the courier at the other end of `duplex`: `greeting` first, and calls right behind it.
-    pub(super) fn new(duplex: Duplex, nonce: Nonce, greeting: Bytes, until: Instant, place: Place) -> Self {
+    /// Speaks to the courier at the other end of `duplex`: `greeting` first, and calls right behind it, which have numbers from `first` on.
+    pub(super) fn new(
+        duplex: Duplex,
+        nonce: Nonce,
+        greeting: Bytes,
+        first: u32,
+        until: Instant,
+        place: Place,
+    ) -> Self {
         let Duplex { stdin, stdout, running, .. } = duplex;
         let now = Instant::now();
         let calls = Calls {
-            next: 1,
+            next: first,
             open: HashMap::new(),
             busy_since: now,
             timer: now,
@@ -185,6 +192,8 @@ impl Open<'_> {
     async fn answer(mut self, chunks: ChunkSink<'_>) -> Result<Bytes, Failed> {
         let mut taken = 0;
         loop {
+            // Where there is always something more, the deadline is still looked at.
+            tokio::task::consume_budget().await;
             match std::future::poll_fn(|cx| self.inbox.poll(cx)).await {
                 Found::Records(records) => {
                     for piece in records {

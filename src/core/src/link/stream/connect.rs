@@ -1,15 +1,18 @@
 //! Which stream a call takes: one for each Python that is asked for, opened when it is first needed, and again after it broke, with growing pauses.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Map, json};
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
 use super::End;
 use super::channel::Channel;
+use super::standing::{self, ForUs};
 use crate::cell::millis;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::Nonce;
@@ -17,11 +20,13 @@ use crate::link::places::Places;
 use crate::link::{Call, Carrier};
 use crate::retry::Pauses;
 use crate::runner::runner;
-use crate::transport::Transport;
+use crate::transport::{Attached, Transport};
 use crate::wire::message::Operation;
 
 /// How long opening a stream may take, with its greeting.
 const OPEN: Duration = Duration::from_secs(10);
+/// How long a courier that stands there may take to greet where nothing has to be shipped to it.
+const STANDING: Duration = Duration::from_secs(3);
 /// How many streams there may be. Each is a process on the target; more Pythons than that are not in use at once.
 const MOST: usize = 4;
 /// Before a stream is tried again.
@@ -33,6 +38,8 @@ pub(super) struct Streams {
     transport: Arc<dyn Transport>,
     places: Arc<Places>,
     ways: Mutex<Vec<Arc<Way>>>,
+    /// Something stands there that has not been tried. It is for one stream; when another host has taken that over, it is left to the other.
+    stands: AtomicBool,
     /// Why the last attempt to have one came to nothing.
     trouble: Mutex<Option<String>>,
 }
@@ -50,13 +57,21 @@ struct Way {
 struct Attempts {
     /// The target has no runner of ours.
     bundle: bool,
+    /// The last stream went to what stands there.
+    attached: bool,
     pauses: Pauses,
     not_before: Option<Instant>,
 }
 
 impl Streams {
     pub(super) fn new(transport: Arc<dyn Transport>, places: Arc<Places>) -> Self {
-        Streams { transport, places, ways: Mutex::default(), trouble: Mutex::default() }
+        let stands = AtomicBool::new(transport.capabilities().attaches);
+        Streams { transport, places, ways: Mutex::default(), stands, trouble: Mutex::default() }
+    }
+
+    /// Whether a stream needs no command of its own.
+    pub(super) fn stands(&self) -> bool {
+        self.stands.load(Ordering::Relaxed)
     }
 
     /// An open stream for the call; `None` if there is none just now.
@@ -82,12 +97,18 @@ impl Streams {
         }
         let bundle =
             attempts.bundle || call.base.is_none() || matches!(call.operation, Operation::Spawn { .. });
-        let opened = tokio::time::timeout_at(call.deadline, self.open(call, bundle)).await.ok()?;
+        attempts.attached = self.stands.swap(false, Ordering::Relaxed);
+        let opening = self.open(call, bundle, attempts.attached);
+        let opened = tokio::time::timeout_at(call.deadline, opening).await.ok()?;
         match opened {
             Ok(channel) => {
                 let channel = Arc::new(channel);
                 *way.current() = Some(Arc::clone(&channel));
                 Some(channel)
+            }
+            Err(e) if attempts.attached => {
+                tracing::info!(target = %self.transport.target(), error = %e, "what stands there cannot be reached");
+                None
             }
             Err(e) => {
                 attempts.wait_after(&e, self);
@@ -112,7 +133,7 @@ impl Streams {
 
     /// A new kernel and the facts need the Python that was asked for. All else is about files, and any courier does.
     fn choose(&self, call: &Call<'_>) -> Chosen {
-        let is_picky = matches!(call.operation, Operation::Spawn { .. } | Operation::Doctor {});
+        let is_picky = is_picky(call);
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
         let same = ways.iter().find(|way| way.python.as_deref() == call.python).cloned();
         if let Some(channel) = same.as_ref().and_then(|way| way.open_channel()) {
@@ -133,6 +154,7 @@ impl Streams {
             current: Mutex::default(),
             gate: AsyncMutex::new(Attempts {
                 bundle: false,
+                attached: false,
                 pauses: Pauses::between(FIRST_PAUSE, LAST_PAUSE),
                 not_before: None,
             }),
@@ -141,25 +163,48 @@ impl Streams {
         Chosen::Way(way)
     }
 
-    async fn open(&self, call: &Call<'_>, bundle: bool) -> Result<Channel> {
-        let until = Instant::now() + OPEN;
+    async fn open(&self, call: &Call<'_>, bundle: bool, attach: bool) -> Result<Channel> {
+        let until = Instant::now() + if attach && !bundle { STANDING } else { OPEN };
         let place = self.places.for_stream().ok_or_else(|| {
             Error::new(ErrorKind::Transport, "all of its channels are in use").on(self.transport.target())
         })?;
         let nonce = Nonce::random()?;
-        let mut header = Map::new();
-        header.insert("op".into(), json!("courier"));
-        header.insert("base".into(), json!(call.base));
-        header.insert("place".into(), json!({ "dir": call.dir }));
-        header.insert("deadline_ms".into(), json!(millis(OPEN)));
-        let greeting = runner().input(&nonce, call.python, header, bundle)?;
-        let opening = tokio::time::timeout_at(until, self.transport.open(&runner().command, until));
-        let duplex = opening
-            .await
-            .map_err(|_| Error::new(ErrorKind::Deadline, "it could not be opened in time"))??;
-        tracing::info!(target = %self.transport.target(), bundle, "cells go over a stream");
-        Ok(Channel::new(duplex, nonce, greeting, until, place))
+        let late = |_| Error::new(ErrorKind::Deadline, "it could not be opened in time");
+        let (duplex, greeting, first) = if attach {
+            let attached =
+                tokio::time::timeout_at(until, self.transport.attach(until)).await.map_err(late)??;
+            let Attached { mut duplex, mark } = attached;
+            let stand = json!({ "mark": mark, "python": standing::python_word(call.python) });
+            let greeting = greeting(call, &nonce, bundle, Some(stand))?;
+            duplex.stdout = Box::new(ForUs::new(duplex.stdout, &mark, &nonce));
+            let entry = standing::entry(&mark, &nonce, runner(), call.python, is_picky(call), &greeting);
+            (duplex, entry, standing::first_number(&nonce))
+        } else {
+            let greeting = greeting(call, &nonce, bundle, None)?;
+            let opening = tokio::time::timeout_at(until, self.transport.open(&runner().command, until));
+            (opening.await.map_err(late)??, greeting, 1)
+        };
+        tracing::info!(target = %self.transport.target(), bundle, attach, "cells go over a stream");
+        Ok(Channel::new(duplex, nonce, greeting, first, until, place))
     }
+}
+
+/// What a courier is told first. `stand`: it stays when its host goes.
+fn greeting(call: &Call<'_>, nonce: &Nonce, bundle: bool, stand: Option<Value>) -> Result<Bytes> {
+    let mut header = Map::new();
+    header.insert("op".into(), json!("courier"));
+    header.insert("base".into(), json!(call.base));
+    header.insert("place".into(), json!({ "dir": call.dir }));
+    header.insert("deadline_ms".into(), json!(millis(OPEN)));
+    if let Some(stand) = stand {
+        header.insert("stand".into(), stand);
+    }
+    runner().input(nonce, call.python, Value::Object(header).to_string().as_bytes(), bundle)
+}
+
+/// Whether it matters which Python does it.
+fn is_picky(call: &Call<'_>) -> bool {
+    matches!(call.operation, Operation::Spawn { .. } | Operation::Doctor {})
 }
 
 impl fmt::Debug for Streams {
@@ -196,6 +241,11 @@ impl Attempts {
         }
         if matches!(end, End::NeedRunner) && !std::mem::replace(&mut self.bundle, true) {
             // The same again at once, and with what it needs.
+            streams.stands.store(self.attached, Ordering::Relaxed);
+            return;
+        }
+        if self.attached {
+            // One of its own, at once.
             return;
         }
         self.wait_after(end, streams);

@@ -8,6 +8,11 @@ use bytes::{Bytes, BytesMut};
 
 use super::End;
 
+/// What a piece costs besides its bytes: one that is a single byte is not for nothing.
+const PIECE_COST: usize = 64;
+/// Records of fewer bytes are copied, so that they do not hold on to a buffer that is many times as long.
+const SMALL: usize = 16 * 1024;
+
 /// Where the reading end lays down what is for a call, and its caller picks it up. Bounded by the window: what was not picked up is not sent.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
@@ -19,10 +24,8 @@ struct State {
     records: VecDeque<Bytes>,
     /// How many bytes of records lie here.
     unread: usize,
-    /// The answer in pieces, put together once: it may be large.
-    answer: Vec<Bytes>,
-    /// How long it is by now.
-    length: usize,
+    /// The answer as far as it has come. Its bytes are copied: the smallest piece would hold on to the whole buffer that it came in.
+    answer: BytesMut,
     over: Option<Over>,
     caller: Option<Waker>,
 }
@@ -48,10 +51,13 @@ impl Inbox {
     }
 
     /// Lays down records. Returns how many bytes nobody has picked up.
-    pub(super) fn put_records(&self, records: Bytes) -> usize {
+    pub(super) fn put_records(&self, mut records: Bytes) -> usize {
+        if records.len() < SMALL {
+            records = Bytes::copy_from_slice(&records);
+        }
         let (unread, caller) = {
             let mut state = self.state();
-            state.unread += records.len();
+            state.unread += records.len() + PIECE_COST;
             state.records.push_back(records);
             (state.unread, state.caller.take())
         };
@@ -60,11 +66,10 @@ impl Inbox {
     }
 
     /// Lays down a piece of the answer. Returns how long the answer is by now.
-    pub(super) fn put_piece(&self, piece: Bytes) -> usize {
+    pub(super) fn put_piece(&self, piece: &[u8]) -> usize {
         let mut state = self.state();
-        state.length += piece.len();
-        state.answer.push(piece);
-        state.length
+        state.answer.extend_from_slice(piece);
+        state.answer.len()
     }
 
     /// Lays down the last piece of the answer.
@@ -73,10 +78,8 @@ impl Inbox {
         let answer = if state.answer.is_empty() {
             piece
         } else {
-            let mut answer = BytesMut::with_capacity(state.length + piece.len());
-            for piece in std::mem::take(&mut state.answer).iter().chain([&piece]) {
-                answer.extend_from_slice(piece);
-            }
+            let mut answer = std::mem::take(&mut state.answer);
+            answer.extend_from_slice(&piece);
             answer.freeze()
         };
         Inbox::settle(state, Over::Answer(answer));
@@ -84,7 +87,8 @@ impl Inbox {
 
     /// Nothing more comes.
     pub(super) fn end(&self, end: &Arc<End>) {
-        let state = self.state();
+        let mut state = self.state();
+        state.answer = BytesMut::new();
         Inbox::settle(state, Over::Ended(Arc::clone(end)));
     }
 

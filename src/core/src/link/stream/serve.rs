@@ -24,12 +24,18 @@ const QUIET_IDLE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest frame that is accepted.
 const LONGEST_FRAME: usize = 1 << 20;
-/// The longest answer that is accepted, as a command's is.
-const LONGEST_ANSWER: usize = 1 << 30;
+/// The longest answer that is accepted: both outputs at their longest, and all displays.
+const LONGEST_ANSWER: usize = 256 << 20;
 /// How much may be said before the greeting: banners, warnings.
 const NOISE: usize = 1 << 20;
 /// What a courier may send ahead that does not say.
 const WINDOW: usize = 1 << 20;
+/// What one may send ahead at the most, whatever it says.
+const LARGEST_WINDOW: usize = 16 << 20;
+/// How much may come that nobody waits for, between two frames that somebody does: more than a call that was given up has left on its way.
+const UNWANTED: usize = 256 << 20;
+/// What a frame costs besides its bytes.
+const FRAME_COST: usize = 64;
 /// How much is read at once, at first and when much comes.
 const READ: usize = 4 * 1024;
 const READ_MUCH: usize = 64 * 1024;
@@ -52,6 +58,8 @@ pub(super) struct Serving {
     /// When the greeting has to be there; `None` once it is.
     greeted_until: Option<Instant>,
     window: usize,
+    /// How much has come that nobody waits for.
+    unwanted: usize,
     heard: Instant,
     asked: Option<Instant>,
     buffer: BytesMut,
@@ -72,6 +80,7 @@ impl Serving {
             nonce,
             greeted_until: Some(until),
             window: WINDOW,
+            unwanted: 0,
             heard: Instant::now(),
             asked: None,
             buffer: BytesMut::new(),
@@ -193,11 +202,11 @@ impl Serving {
         };
         let Greeting { pid, python, wake, window } = courier;
         tracing::debug!(pid, python, wake, "a courier is there");
-        self.window = window.unwrap_or(WINDOW);
+        self.window = window.unwrap_or(WINDOW).min(LARGEST_WINDOW);
         Ok(())
     }
 
-    fn dispatch(&self, frame: Frame) -> Result<(), End> {
+    fn dispatch(&mut self, frame: Frame) -> Result<(), End> {
         let Frame { kind, payload } = frame;
         let Some((number, _)) = payload.split_first_chunk::<4>() else {
             return Err(End::Broken("it sent a frame without a number".to_owned()));
@@ -207,29 +216,38 @@ impl Serving {
         let mut calls = self.shared.calls();
         let inbox = match kind {
             b'J' => {
-                calls.has_answered = true;
-                calls.open.remove(&number)
+                let inbox = calls.open.remove(&number);
+                calls.has_answered |= inbox.is_some();
+                inbox
             }
             b'O' | b'j' => calls.open.get(&number).cloned(),
-            b'p' => return Ok(()),
-            _ => {
-                tracing::debug!(kind, "a frame of an unknown kind was dropped");
-                return Ok(());
-            }
+            _ => None,
         };
         drop(calls);
-        // Otherwise it belongs to a call that was given up.
-        let Some(inbox) = inbox else { return Ok(()) };
+        let Some(inbox) = inbox else { return self.drop_unwanted(kind, content.len()) };
+        self.unwanted = 0;
         let too_much = match kind {
             // It never sends more than the window ahead; of what it may have meant by that, we are no judges.
             b'O' => (inbox.put_records(content) > 2 * self.window).then_some("it sends more than it may"),
-            b'j' => (inbox.put_piece(content) > LONGEST_ANSWER).then_some("it answers without end"),
+            b'j' => (inbox.put_piece(&content) > LONGEST_ANSWER).then_some("it answers without end"),
             _ => {
                 inbox.put_last_piece(content);
                 None
             }
         };
         too_much.map_or(Ok(()), |what| Err(End::Broken(what.to_owned())))
+    }
+
+    /// It belongs to a call that was given up, or is a sign of life, or makes no sense. Of that there is only so much.
+    fn drop_unwanted(&mut self, kind: u8, bytes: usize) -> Result<(), End> {
+        if !matches!(kind, b'J' | b'O' | b'j' | b'p') {
+            tracing::debug!(kind, "a frame of an unknown kind was dropped");
+        }
+        self.unwanted += bytes + FRAME_COST;
+        if self.unwanted > UNWANTED {
+            return Err(End::Broken("it says much that nobody has asked for".to_owned()));
+        }
+        Ok(())
     }
 
     /// How it ended, with the last that was said about it.

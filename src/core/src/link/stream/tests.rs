@@ -4,3 +4,4 @@ mod calls;
 mod fake;
 mod life;
 mod links;
+mod visits;

@@ -1,7 +1,7 @@
 //! The other end: a courier whose words are the test's, and a transport that leads to it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,10 +17,13 @@ use crate::id::Nonce;
 use crate::link::places::Places;
 use crate::link::stream::channel::Channel;
 use crate::target::Target;
-use crate::transport::{Capabilities, Command, Duplex, Ended, Output, Running, Transport};
+use crate::transport::{Attached, Capabilities, Command, Duplex, Ended, Output, Running, Transport};
 use crate::wire::frame;
 
 pub(super) const NONCE: &str = "0123456789abcdef0123456789abcdef";
+
+/// What stands there knows its hosts' lines by this.
+pub(super) const WORD: &str = "fedcba9876543210";
 
 /// A courier as the test plays it.
 pub(super) struct Courier {
@@ -68,24 +71,38 @@ pub(super) async fn channel(room: usize) -> (Channel, Courier) {
     let (mut courier, duplex) = courier(room);
     let until = Instant::now() + Duration::from_secs(10);
     let place = Places::new(Capabilities::new()).for_stream().unwrap();
-    let channel = Channel::new(duplex, Nonce::fixed(NONCE), Bytes::new(), until, place);
+    let channel = Channel::new(duplex, Nonce::fixed(NONCE), Bytes::new(), 1, until, place);
     courier.say_hello(NONCE).await;
     (channel, courier)
 }
 
 impl Courier {
+    /// Reads the line of a host that comes to what stands there, and says that it is spoken to: its words behind the mark.
+    pub(super) async fn visited(&mut self) -> Vec<String> {
+        let line = self.line().await;
+        assert_eq!(line[0], 0xFE);
+        let words: Vec<_> = str::from_utf8(&line[1..]).unwrap().split(' ').map(str::to_owned).collect();
+        assert_eq!(words[0], WORD);
+        let begin = [b"left of another\xFE", WORD.as_bytes(), b" ", words[1].as_bytes(), b"\n"].concat();
+        self.write.write_all(&begin).await.unwrap();
+        words
+    }
+
+    async fn line(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        loop {
+            match self.byte().await {
+                b'\n' => return line,
+                byte => line.push(byte),
+            }
+        }
+    }
+
     /// Reads what a host says first.
     pub(super) async fn asked(&mut self) -> (String, Asked) {
         let mut lines = Vec::new();
         while lines.len() < 4 {
-            let mut line = Vec::new();
-            loop {
-                match self.byte().await {
-                    b'\n' => break,
-                    byte => line.push(byte),
-                }
-            }
-            lines.push(String::from_utf8(line).unwrap());
+            lines.push(String::from_utf8(self.line().await).unwrap());
         }
         let header: Value = serde_json::from_str(&lines[3]).unwrap();
         let bundle = usize::try_from(header["bundle"].as_u64().unwrap()).unwrap();
@@ -160,6 +177,13 @@ impl Courier {
         self.write.write_all(&frame).await
     }
 
+    /// Lets a host in and answers its first call.
+    pub(super) async fn answer_one(&mut self, nonce: &str) {
+        self.say_hello(nonce).await;
+        let (number, _) = self.call().await;
+        self.answer(number).await;
+    }
+
     pub(super) async fn answer(&mut self, number: u32) {
         self.send(b'J', number, json!({"ok": true, "call": number}).to_string().as_bytes()).await;
     }
@@ -177,6 +201,9 @@ pub(super) struct FakeTransport {
     /// What becomes of the next attempts to open; all others work.
     pub(super) attempts: Mutex<VecDeque<Result<()>>>,
     pub(super) opens: AtomicUsize,
+    /// Something stands there, and is gone to so often.
+    pub(super) stands: AtomicBool,
+    pub(super) visits: AtomicUsize,
     pub(super) execs: AtomicUsize,
 }
 
@@ -197,6 +224,8 @@ impl FakeTransport {
             opened,
             attempts: Mutex::default(),
             opens: AtomicUsize::new(0),
+            stands: AtomicBool::new(false),
+            visits: AtomicUsize::new(0),
             execs: AtomicUsize::new(0),
         };
         (Arc::new(transport), couriers)
@@ -219,7 +248,7 @@ impl Transport for FakeTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new().opens(true)
+        Capabilities::new().opens(true).attaches(self.stands.load(Ordering::SeqCst))
     }
 
     async fn exec(&self, _: &Command, stdin: Bytes, _: Instant) -> Result<Output> {
@@ -237,6 +266,15 @@ impl Transport for FakeTransport {
         // Where the test does not listen any more, it ends at once.
         let _ = self.opened.send(CourierBox(courier));
         Ok(duplex)
+    }
+
+    async fn attach(&self, _: Instant) -> Result<Attached> {
+        self.visits.fetch_add(1, Ordering::SeqCst);
+        let attempt = self.attempts.lock().unwrap().pop_front();
+        attempt.unwrap_or(Ok(()))?;
+        let (courier, duplex) = courier(1 << 16);
+        let _ = self.opened.send(CourierBox(courier));
+        Ok(Attached::new(duplex, WORD))
     }
 }
 

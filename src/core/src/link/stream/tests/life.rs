@@ -29,7 +29,7 @@ fn ungreeted() -> (Channel, fake::Courier) {
     let (courier, duplex) = fake::courier(1 << 16);
     let until = Instant::now() + Duration::from_secs(10);
     let place = Places::new(Capabilities::new()).for_stream().unwrap();
-    (Channel::new(duplex, Nonce::fixed(NONCE), Bytes::from_static(b"greeting"), until, place), courier)
+    (Channel::new(duplex, Nonce::fixed(NONCE), Bytes::from_static(b"greeting"), 1, until, place), courier)
 }
 
 #[tokio::test(start_paused = true)]

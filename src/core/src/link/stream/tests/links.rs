@@ -13,24 +13,25 @@ use crate::id::{CellId, KernelId};
 use crate::link::{Call, Link as _, StreamLink};
 use crate::wire::message::{Action, Limits, Operation, Request, SpawnSpec, Watch};
 
-fn link() -> (Arc<StreamLink>, Arc<FakeTransport>, tokio::sync::mpsc::UnboundedReceiver<CourierBox>) {
+pub(super) fn link() -> (Arc<StreamLink>, Arc<FakeTransport>, tokio::sync::mpsc::UnboundedReceiver<CourierBox>)
+{
     let (transport, couriers) = FakeTransport::new();
     let link = StreamLink::new(Arc::clone(&transport) as _);
     link.is_new.store(false, Ordering::Relaxed);
     (Arc::new(link), transport, couriers)
 }
 
-async fn call(link: &StreamLink, operation: &Operation, python: Option<&str>) -> Result<Value> {
+pub(super) async fn call(link: &StreamLink, operation: &Operation, python: Option<&str>) -> Result<Value> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let call = Call { operation, base: Some("/b"), dir: None, python, deadline };
     link.call(call, &mut |_| ()).await?.read(link.target())
 }
 
-async fn list(link: &StreamLink) -> Result<Value> {
+pub(super) async fn list(link: &StreamLink) -> Result<Value> {
     call(link, &Operation::List {}, None).await
 }
 
-fn run() -> Operation {
+pub(super) fn run() -> Operation {
     let cell = Request {
         v: 1,
         id: CellId::random().unwrap(),
@@ -41,12 +42,13 @@ fn run() -> Operation {
         cwd: None,
         env: Default::default(),
         reset: false,
+        tools: None,
     };
     let wait = Watch { hold_ms: 25_000, offset: 0, stream: true, lull_ms: 30, tell: true, gather: false };
     Operation::Run { dir: "/k".into(), cell, wait, ack: Vec::new(), again: false }
 }
 
-fn spawn() -> Operation {
+pub(super) fn spawn() -> Operation {
     let spec = SpawnSpec {
         id: KernelId::random().unwrap(),
         session: "s".into(),
@@ -89,9 +91,7 @@ async fn many_first_callers_open_one_stream() {
 async fn answer_one(couriers: &mut tokio::sync::mpsc::UnboundedReceiver<CourierBox>) -> Courier {
     let CourierBox(mut courier) = couriers.recv().await.unwrap();
     let (nonce, _) = courier.asked().await;
-    courier.say_hello(&nonce).await;
-    let (number, _) = courier.call().await;
-    courier.answer(number).await;
+    courier.answer_one(&nonce).await;
     courier
 }
 
@@ -121,9 +121,7 @@ async fn a_target_without_the_runner_gets_it_with_the_next_stream() {
         let CourierBox(mut courier) = couriers.recv().await.unwrap();
         let (nonce, asked) = courier.asked().await;
         assert!(asked.bundle > 10_000);
-        courier.say_hello(&nonce).await;
-        let (number, _) = courier.call().await;
-        courier.answer(number).await;
+        courier.answer_one(&nonce).await;
         courier
     };
     let (called, _courier) = tokio::join!(list(&link), play);
