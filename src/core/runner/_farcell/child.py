@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from . import frames, interpreter, loop, osdep, tool_call, wire
+from . import frames, gate, interpreter, loop, osdep, tool_call, wire
 
 FRAME_LIMIT = 64 << 20  # the interpreter is not trusted; no honest result is larger
 READ_SIZE = 256 * 1024
@@ -111,6 +111,15 @@ class Interpreter(object):
         if not led or signum == signal.SIGKILL:
             try:
                 os.kill(self.pid, signum)
+            except OSError:
+                pass
+
+    def nudge(self):
+        # type: () -> None
+        """Have it see to a SIGINT that it got in the moment before a system call that waits: Python notes a signal, and looks at its notes between two calls."""
+        if self.status is None:
+            try:
+                os.kill(self.pid, gate.NUDGE)
             except OSError:
                 pass
 

@@ -22,6 +22,7 @@ _LATE_LIMIT = 64 * 1024  # what is kept of each stream between two cells
 _SETTLE_AGAIN = 0.5
 _EXIT_SEEN = 0.5  # between the end of the interpreter's pipe and the end of the interpreter itself
 _LADDER = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_NUDGE_AFTER = 0.02  # seconds, and twice as long each time
 _NUMBER = struct.Struct(">I")
 _INTERRUPTED = pack(b"I", b"")
 
@@ -345,9 +346,18 @@ class Conductor(Adoption):
             return
         if signum == signal.SIGINT:
             self._outbox.push(_INTERRUPTED)  # tells the interpreter which cell the signal is for
+            self._nudge_in(cell, _NUDGE_AFTER)
         self.generations.current.signal(signum)
         grace = self._grace if signum == signal.SIGINT else self._grace / 2
         self._loop.at("ladder", time.monotonic() + grace, self._deadline)
+
+    def _nudge_in(self, cell, seconds):
+        def nudge():
+            if self.running is cell and cell.rung == 1:
+                self.generations.current.nudge()
+                self._nudge_in(cell, seconds * 2)
+
+        self._loop.at("nudge", time.monotonic() + seconds, nudge)
 
     def _finish_stopped(self, cell, result=None, signal_name=None, message=""):
         """The end of a cell that was told to end: with its result if it obeyed, else with the signal that it took."""

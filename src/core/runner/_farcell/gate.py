@@ -14,6 +14,8 @@ _set_signal = _signal.signal
 _sigmask = _signal.pthread_sigmask
 _SIG_UNBLOCK = _signal.SIG_UNBLOCK
 _SIGINT = _signal.SIGINT
+# What the supervisor sends after a SIGINT that shows no effect. Most processes ignore it, and ours does nothing on it either.
+NUDGE = _signal.SIGURG
 _NUMBERS = tuple(number for number in range(1, 32) if number not in (_SIGINT, _signal.SIGKILL, _signal.SIGSTOP))
 _INSIDE, _SHIELDED, _OUTSIDE = range(3)
 
@@ -40,7 +42,7 @@ class Handlers(object):
     def put_aside(self):
         for number in _NUMBERS:
             handler = _getsignal(number)
-            if callable(handler) and handler is not self._called:
+            if callable(handler) and handler is not self._called and handler is not _nudged:
                 self._aside[number] = handler
                 _set_signal(number, self._called)
         self.clean = True
@@ -56,6 +58,10 @@ class Handlers(object):
                 sys.__stderr__.write('A signal handler raised between two cells:\n' + tracebacks.describe(error)['traceback'])
             except Exception:
                 pass
+
+
+def _nudged(_number, _frame):
+    """Ends the wait of a system call, after which Python sees to the SIGINT that came just before that call."""
 
 
 class Gate(object):
@@ -81,6 +87,7 @@ class Gate(object):
         self.pid = _getpid()
         self._thread = get_ident()
         self._readable = readable
+        _set_signal(NUDGE, _nudged)
 
     def shield(self, function):
         """No KeyboardInterrupt inside of this function: it waits until the caller asks release()."""

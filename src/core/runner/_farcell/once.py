@@ -15,6 +15,8 @@ from .ports import Port
 from .reply import Outcome
 
 NUMBER = 1
+_AGAIN = 0.05  # seconds between two alarms once the cell's time is up
+_monotonic = time.monotonic  # cells may damage what is in the modules
 
 
 class OnceCell(cell.Cell):
@@ -121,6 +123,7 @@ class Here(object):
         self._answer = call.answer
         self._end = call.end
         self._timed_out = False
+        self._grace_ends = 0.0
         try:
             self._printed = [osdep.memory_file(), osdep.memory_file()]
             self._frames = osdep.memory_file()
@@ -151,16 +154,19 @@ class Here(object):
         return self._reply(reply.checked_result(wire.encode(result)))
 
     def _bound(self):
-        """The first alarm interrupts the cell, the next one answers in its place."""
+        """The first alarm interrupts the cell, one after the grace answers in its place. Those between them end a wait that began just after one came."""
         signal.signal(signal.SIGALRM, self._alarm)
         left = self._end - time.monotonic()
         bound = left if self._cell.timeout is None else min(left, self._cell.timeout)
-        signal.setitimer(signal.ITIMER_REAL, max(bound, 0.001), max(self._spec.get("grace_ms") or 2000, 1) / 1000.0)
+        signal.setitimer(signal.ITIMER_REAL, max(bound, 0.001), _AGAIN)
 
     def _alarm(self, _number, _frame):
+        now = _monotonic()
         if not self._timed_out:
             self._timed_out = True
+            self._grace_ends = now + max(self._spec.get("grace_ms") or 2000, 1) / 1000.0
             os.kill(os.getpid(), signal.SIGINT)
+        if now < self._grace_ends:
             return
         self._answer.finish(({}, self._reply(None)))
         os._exit(0)

@@ -13,7 +13,7 @@ RUNNER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if RUNNER not in sys.path:
     sys.path.insert(0, RUNNER)
 
-from _farcell import frames  # noqa: E402
+from _farcell import frames, gate  # noqa: E402
 
 PATIENCE = 60.0          # for one cell; other builds run on the same machine
 
@@ -85,6 +85,7 @@ class Kernel(object):
         self.out.end, self.err.end = out_end, err_end
         self.number = 0
         self.status = None
+        self.interrupted = False
 
     def send(self, code, **fields):
         self.number += 1
@@ -93,10 +94,16 @@ class Kernel(object):
         return self.number
 
     def frame(self):
-        ready = select.select([self.answers], [], [], PATIENCE)[0]
-        if not ready:
-            raise AssertionError('no answer in time')
-        return frames.read_frame(self.answers)
+        deadline = time.monotonic() + PATIENCE
+        pause = 0.02
+        while True:
+            if select.select([self.answers], [], [], pause if self.interrupted else PATIENCE)[0]:
+                return frames.read_frame(self.answers)
+            if time.monotonic() > deadline:
+                raise AssertionError('no answer in time')
+            if self.interrupted:         # as the supervisor does
+                os.kill(self.pid, gate.NUDGE)
+                pause = min(pause * 2, 1.0)
 
     def reply(self):
         """The reply, with displays, stdout and stderr in it."""
@@ -111,6 +118,7 @@ class Kernel(object):
             assert kind == b'd', kind
             assert struct.unpack('>I', payload[:4])[0] == self.number
             displays.append(json.loads(payload[4:].decode()))
+        self.interrupted = False
         reply = json.loads(payload.decode())
         assert reply['number'] == self.number, reply
         reply['displays'] = displays
@@ -140,6 +148,7 @@ class Kernel(object):
 
     def interrupt(self):
         """As the supervisor does: the frame that tells that it is for the cell before it, then the signal."""
+        self.interrupted = True
         frames.write_all(self.fd, frames.pack(b'I', b''))
         os.kill(self.pid, signal.SIGINT)
 

@@ -68,7 +68,38 @@ class Deadlines(Kernel):
         self.assertEqual(self.kernel.run("1", timeout_ms=None)["status"], "ok")
 
 
+# What `wait` does, in C and with no line of Python between them: it lets the SIGINT in that has been sent meanwhile, and sleeps.
+JUST_BEFORE_A_WAIT = """
+import ctypes, functools, operator, signal, time
+libc = ctypes.CDLL(None)
+nothing = ctypes.create_string_buffer(1024)
+libc.sigemptyset(nothing)
+let_in = functools.partial(libc.pthread_sigmask, int(signal.SIG_SETMASK), nothing, None)
+wait = functools.partial(list, map(operator.methodcaller('__call__'), [let_in, functools.partial(time.sleep, 60)]))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+print('go', flush=True)
+while signal.SIGINT not in signal.sigpending(): pass
+"""
+
+
 class Interrupts(Kernel):
+    def test_one_that_comes_just_before_a_wait_ends_that_wait(self):
+        kernel = FileKernel(grace_ms=60000)
+        self.addCleanup(kernel.close)
+        kernel.run("x = 1")
+        number = kernel.send(JUST_BEFORE_A_WAIT + "wait()")
+        kernel.wait_printed(number, b"go")
+        kernel.control("interrupt", number=number)
+        reply = kernel.reply(number)
+        self.assertEqual((reply["status"], reply["kernel"]["state"]), ("interrupted", "kept"))
+        self.assertLess(reply["duration_ms"], 30000)
+        # One that goes on after it is left alone: what ends its waits does no more than that.
+        number = kernel.send(JUST_BEFORE_A_WAIT + "try: wait()\nexcept KeyboardInterrupt: time.sleep(0.3); x += 1\nx")
+        kernel.wait_printed(number, b"go")
+        kernel.control("interrupt", number=number)
+        reply = kernel.reply(number)
+        self.assertEqual((reply["status"], reply["result"]), ("interrupted", {"text/plain": "2"}), reply)
+
     def test_an_interrupt_keeps_the_state_and_hits_nobody_else(self):
         self.kernel.run("x = 1")
         number = self.kernel.send("print('go')\nimport time\ntime.sleep(60)")
