@@ -31,8 +31,8 @@ def facts():
     mask = os.umask(0)
     os.umask(mask)
     found['umask'] = mask
-    found['signals'] = {number: alike(str(signal.getsignal(number))) for number in range(1, signal.NSIG) if number != signal.SIGINT}
-    found['interrupt'] = callable(signal.getsignal(signal.SIGINT))
+    handlers = {number: signal.getsignal(number) for number in range(1, signal.NSIG)}
+    found['signals'] = {number: getattr(handler, '__name__', str(handler)) for number, handler in handlers.items()}
     found['mask'] = sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, [])))
     found['ignored'] = [line.split()[1] for line in open('/proc/self/status') if line.startswith(('SigIgn', 'SigBlk'))]
     found['leads its group, not its session'] = (os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())
