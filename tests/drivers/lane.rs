@@ -7,7 +7,9 @@ use std::time::Duration;
 use farcell::{LinkChoice, NoEvents, Session, State, Status};
 use farcell_conformance::Subject;
 use libtest_mimic::Trial;
+use rustix::process::Signal;
 
+use crate::falling_back::signal;
 use crate::trial;
 use crate::wrapped::World;
 
@@ -17,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("local::lane::a_thousand_mixed_cells", || mixed_cells("local:")),
         trial("stdio::lane::cells_that_are_given_up_disturb_nobody", || given_up_cells("stdio:")),
         trial("local::lane::cells_that_are_given_up_disturb_nobody", || given_up_cells("local:")),
+        trial("stdio::lane::a_cell_that_was_given_up_is_not_overtaken", not_overtaken),
         trial("local::lane::a_quick_cell_needs_no_courier", no_courier),
         trial("local::lane::a_death_in_it_is_a_reply", deaths),
         trial("stdio::lane::a_cell_that_writes_into_it_hurts_only_itself", meddling_cell),
@@ -86,6 +89,29 @@ async fn given_up_cells(target: &str) {
     let _ = tokio::time::timeout(Duration::from_millis(5), session.run(&big, &NoEvents)).await;
     let reply = session.run(&"6 * 7".into(), &NoEvents).await.unwrap();
     assert_eq!((reply.status, reply.kernel.state), (Status::Ok, State::Kept), "{reply:#?}");
+    subject.clean_up().await;
+}
+
+async fn not_overtaken() {
+    let subject = Subject::new(farcell::drivers(), "stdio:".parse().unwrap());
+    let session = warmed_up(&subject).await;
+    let reply = session.run(&"os.getppid()".into(), &NoEvents).await.unwrap();
+    let supervisor = reply.result.unwrap()["text/plain"].as_str().unwrap().parse().unwrap();
+    signal(supervisor, Signal::STOP);
+    // It goes by way of the supervisor, and lies in its pipe.
+    let mut cell = farcell::Cell::new("x += 1");
+    cell.env.insert("A".to_owned(), "1".to_owned());
+    let given_up = tokio::time::timeout(Duration::from_millis(50), session.run(&cell, &NoEvents)).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    let go_on = async {
+        // For the next one this is more than enough to be over, had it taken the lane.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        signal(supervisor, Signal::CONT);
+    };
+    let next = farcell::Cell::new("x");
+    let (reply, ()) = tokio::join!(session.run(&next, &NoEvents), go_on);
+    let reply = reply.unwrap();
+    assert_eq!(reply.result.as_ref().unwrap()["text/plain"], "1", "{reply:#?}");
     subject.clean_up().await;
 }
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout};
-use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, oneshot};
 
 use crate::account::{Account, Setting};
 use crate::process::{self, Group};
@@ -146,15 +146,17 @@ impl Channel {
     /// Sends what is a frame already.
     pub(super) async fn send_frame(&self, frame: Vec<u8>) -> Result<()> {
         let len = frame.len();
-        let writing = write(Arc::clone(&self.stdin), Arc::clone(&self.routes), frame.into());
-        let written = if len <= ATOMIC {
-            tokio::time::timeout(WRITE, writing).await
-        } else {
+        let written = async {
+            // Here and not in the task: what is sent after a caller has lost interest is behind this in the pipe.
+            let stdin = Arc::clone(&self.stdin).lock_owned().await;
+            let writing = write(stdin, Arc::clone(&self.routes), frame.into());
+            if len <= ATOMIC {
+                return writing.await;
+            }
             // A caller that loses interest half-way must not leave half a frame in the pipe.
-            let whole = tokio::spawn(writing);
-            tokio::time::timeout(WRITE, async { whole.await.unwrap_or_else(|_| Err(gone(None))) }).await
+            tokio::spawn(writing).await.unwrap_or_else(|_| Err(gone(None)))
         };
-        written.unwrap_or_else(|_| Err(not_answering()))
+        tokio::time::timeout(WRITE, written).await.unwrap_or_else(|_| Err(not_answering()))
     }
 
     /// Sends a control and waits for its answer.
@@ -188,13 +190,12 @@ impl Channel {
     }
 }
 
-/// Writes a frame, after those before it.
+/// Writes a frame.
 async fn write(
-    stdin: Arc<AsyncMutex<Option<ChildStdin>>>,
+    mut stdin: OwnedMutexGuard<Option<ChildStdin>>,
     routes: Arc<Mutex<Routes>>,
     frame: Bytes,
 ) -> Result<()> {
-    let mut stdin = stdin.lock().await;
     let Some(pipe) = stdin.as_mut().filter(|_| !lock(&routes).over) else { return Err(gone(None)) };
     let written = pipe.write_all(&frame).await;
     written.map_err(|e| {

@@ -82,7 +82,7 @@ impl Follow {
         id: CellId,
         names: Names,
         tell: watch::Sender<Standing>,
-        _share: Share,
+        _share: Option<Share>,
     ) {
         if matches!(*tell.borrow(), Standing::Settled(_)) {
             return;

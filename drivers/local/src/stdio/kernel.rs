@@ -13,7 +13,7 @@ use farcell_core::tools::{self, Desk};
 use farcell_core::wire::message::{Controlled, KernelRecord};
 use farcell_core::{
     Action, Cell, CellId, CellNumber, Control, Error, ErrorKind, Event, EventSink, Fetched, Instant, Kernel,
-    NoEvents, Probe, ReadFile, Reply, Result, Step, TroubleKind, Which,
+    NoEvents, Probe, ReadFile, Reply, Result, Status, Step, TroubleKind, Which,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::channel::Channel;
 use super::down::PipePost;
 use super::follow::{Follow, Names, Standing, Waited};
-use super::lane::{Lane, Passage, Share};
+use super::lane::{Lane, Passage, Sent};
 use super::request;
 
 /// How long a question may take.
@@ -63,12 +63,13 @@ impl StdioKernel {
         StdioKernel { channel, lane, record, identity, grace, submitted: Mutex::default() }
     }
 
-    /// Sends a cell the usual way. Its share has to be kept until the reply is there.
-    async fn send(&self, cell: &Cell, id: &CellId, desk: Option<&Desk>) -> Result<Share> {
+    /// Sends a cell the usual way.
+    async fn send(&self, cell: &Cell, id: &CellId, desk: Option<&Desk>) -> Result<Sent> {
         let frame = request::frame(id, cell, None, desk.map(Desk::offer))?;
         let share = self.lane.share(&self.channel).await?;
+        let sent = Sent::new(share, id.clone(), Arc::clone(&self.channel));
         self.channel.send_frame(frame).await?;
-        Ok(share)
+        Ok(sent)
     }
 
     /// Listens to a cell that is about to be sent.
@@ -88,19 +89,26 @@ impl StdioKernel {
         let (desk, clerk) = tools::open(cell, &self.identity, self.record.id.clone(), &id)?.unzip();
         follow.desk = desk;
         events.event(Event::Sent { id: id.clone() });
-        let _share = match self.send(cell, &id, follow.desk.as_ref()).await {
+        let sent = match self.send(cell, &id, follow.desk.as_ref()).await {
             // Perhaps it lies in the pipe, and is run when the kernel goes on.
             Err(e) if e.kind() == ErrorKind::Deadline => return Ok(follow.lost(&id, &self.names())),
             sent => sent?,
         };
-        let Some(clerk) = clerk else { return self.follow(cell, &id, &mut follow, None, events).await };
-        let post = Arc::new(PipePost::new(Arc::clone(&self.channel), id.clone()));
-        tokio::select! {
-            // First, as what came of a call is told before the reply that followed it.
-            biased;
-            never = clerk.serve(post, events) => match never {},
-            outcome = self.follow(cell, &id, &mut follow, None, events) => outcome,
+        let outcome = if let Some(clerk) = clerk {
+            let post = Arc::new(PipePost::new(Arc::clone(&self.channel), id.clone()));
+            tokio::select! {
+                // First, as what came of a call is told before the reply that followed it.
+                biased;
+                never = clerk.serve(post, events) => match never {},
+                outcome = self.follow(cell, &id, &mut follow, None, events) => outcome,
+            }
+        } else {
+            self.follow(cell, &id, &mut follow, None, events).await
+        };
+        if outcome.as_ref().is_ok_and(|reply| reply.status != Status::Lost) {
+            sent.settle();
         }
+        outcome
     }
 
     /// Follows a cell to its reply within its bounds.
@@ -258,7 +266,7 @@ impl Kernel for StdioKernel {
 
     async fn submit(&self, cell: &Cell) -> Result<(CellId, CellNumber)> {
         let (id, mut follow) = self.listen(cell)?;
-        let share = self.send(cell, &id, None).await?;
+        let sent = self.send(cell, &id, None).await?;
         let until = Instant::now() + QUESTION;
         let (number, first) = loop {
             match follow.wait_once(until, &NoEvents).await {
@@ -283,7 +291,7 @@ impl Kernel for StdioKernel {
             Some(raw) => Standing::Settled(Box::new(self.identity.complete(*raw))),
             None => follow.standing(),
         });
-        tokio::spawn(follow.listen(id.clone(), self.names(), tell, share));
+        tokio::spawn(follow.listen(id.clone(), self.names(), tell, sent.settle()));
         let mut submitted = self.submitted();
         if submitted.len() == KEPT {
             submitted.pop_front();

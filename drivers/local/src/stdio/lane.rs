@@ -65,6 +65,15 @@ pub(super) struct Passage {
     channel: Arc<Channel>,
 }
 
+/// A cell that goes the usual way. Dropped before it is over, it keeps the lane closed until it is, as the next one would overtake it there.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// `None` once it is over.
+    share: Option<Share>,
+    id: CellId,
+    channel: Arc<Channel>,
+}
+
 #[derive(Debug)]
 enum Hold {
     /// The lane is the cell's alone.
@@ -240,19 +249,45 @@ impl Drop for Passage {
         if matches!(self.hold, Hold::Settled) {
             return;
         }
-        self.channel.forget(&self.id);
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let share = match std::mem::replace(&mut self.hold, Hold::Settled) {
             Hold::Alone(ends) => ends.downgrade(),
             Hold::Shared(share) => share,
             Hold::Settled => return,
         };
-        runtime.spawn(see_out(share, self.id.clone(), Arc::downgrade(&self.channel)));
+        leave(share, &self.id, &self.channel);
     }
 }
 
-/// Tells the supervisor of a cell that was given up, as nobody else may come to do so and the cell has a deadline, and keeps the lane until it is over:
-/// no other cell may lie behind it in the pipe, or have its output taken for the other's.
+impl Sent {
+    /// A cell that is about to be sent.
+    pub(super) fn new(share: Share, id: CellId, channel: Arc<Channel>) -> Self {
+        Sent { share: Some(share), id, channel }
+    }
+
+    /// It is over, or somebody else waits for that: who takes the share.
+    pub(super) fn settle(mut self) -> Option<Share> {
+        self.share.take()
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(share) = self.share.take() {
+            leave(share, &self.id, &self.channel);
+        }
+    }
+}
+
+/// Nobody waits for this cell any more.
+fn leave(share: Share, id: &CellId, channel: &Arc<Channel>) {
+    channel.forget(id);
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(see_out(share, id.clone(), Arc::downgrade(channel)));
+    }
+}
+
+/// Tells the supervisor of a cell in the lane that was given up, as nobody else may come to do so and the cell has a deadline. Keeps the lane until the cell is
+/// over: no other may overtake it, lie behind it in the pipe, or have its output taken for the other's.
 async fn see_out(share: Share, id: CellId, channel: Weak<Channel>) -> Result<()> {
     let mut pause = Duration::from_millis(10);
     while let Some(channel) = channel.upgrade() {

@@ -121,10 +121,12 @@ class Helper(object):
     def __init__(self, loop_, duty, free):
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            self._pid = os.fork()
-            if self._pid == 0:
-                _live(theirs.detach(), duty)
-            self._fd = ours.detach()
+            held, lifeline = socket.socketpair()
+            with held, lifeline:
+                self._pid = os.fork()
+                if self._pid == 0:
+                    _live(theirs.detach(), lifeline.detach(), duty)
+                self._fd, self._held = ours.detach(), held.detach()
         self.errand = None  # type: object
         self._loop = loop_
         self._free = free
@@ -196,6 +198,7 @@ class Helper(object):
             pass
         self._loop.unwatch(self._fd)
         os.close(self._fd)
+        os.close(self._held)
         errand, self.errand = self.errand, None
         if errand is None:
             return None
@@ -216,39 +219,38 @@ class Answer(link.Answer):
 
     def send(self, kind, payload):
         if kind == "json":
-            _bound(self.fd, None)  # before the courier can have another errand for us
+            signal.alarm(0)  # before the courier can have another errand for us
         frames.write_all(self.fd, frames.pack(b"O" if kind == "out" else b"J", payload))
 
 
-def _live(fd, duty):
+def _live(fd, lifeline, duty):
     """The life of a helper: call after call, until the courier is gone."""
     try:
-        _leave_courier(fd)
+        _leave_courier(fd, lifeline)
         while True:
             frame = frames.read_frame(fd)
             if frame is None:
                 break
             end = _HEAD.unpack_from(frame[1])[0]
-            _bound(fd, end)
+            # We end at its deadline, whatever it hangs in.
+            signal.alarm(max(1, int(end - time.monotonic()) + 2))
             duty(frame[0][0], frame[1][_HEAD.size:], end, Answer(fd))
     except BaseException:
         os._exit(1)
     os._exit(0)
 
 
-def _leave_courier(fd):
+def _leave_courier(fd, lifeline):
     """Nothing of the courier's stays with us: neither the channel nor a kernel's bell, which must fall silent when the courier dies."""
     lane_files.may_wait = True
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    osdep.close_all_except({fd, 2})
+    osdep.close_all_except({fd, lifeline, 2})
     osdep.null_on((0, 1))
-    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-
-
-def _bound(fd, end):
-    """During a call we end at its deadline whatever it hangs in, and at once when the courier dies: only that can make its socket speak now."""
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC if end is not None else flags & ~os.O_ASYNC)
-    signal.alarm(0 if end is None else max(1, int(end - time.monotonic()) + 2))
+    # Nothing is ever said on it, so that SIGIO is the courier's death, and ends us whatever we hang in. Of the other socket it could be what we have read:
+    # a process may be halted between its writing and its ringing.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:
+        os._exit(1)  # it died before

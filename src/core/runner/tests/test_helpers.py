@@ -1,16 +1,22 @@
 """The courier's helpers: none is given an errand that would be lost with it."""
 
 import json
+import os
 import select
+import shutil
 import signal
+import tempfile
 import time
 import unittest
 
-from tests.supervisor_kit import PATIENCE
+from tests.supervisor_kit import PATIENCE, until
 from _farcell import helpers, loop
 
 
 def _echo(_kind, text, _end, answer):
+    if text.startswith(b"/"):
+        open(text + b"/begun", "w").close()
+        until(lambda: os.path.exists(text + b"/go-on"))
     answer.finish({"said": text.decode()})
 
 
@@ -48,6 +54,17 @@ class Helpers(unittest.TestCase):
             self.turn_until(number + 1)
             self.assertEqual(self.answers[-1].get("said"), "second", self.answers[-1])
             self.assertIsNone(second.helper)
+
+    def test_one_whose_socket_rings_late_goes_on(self):
+        # As it does where the courier is halted between writing an errand and ringing: here because of what follows.
+        folder = tempfile.mkdtemp(prefix="farcell-test-")
+        self.addCleanup(shutil.rmtree, folder)
+        helper = self.errand(os.fsencode(folder)).helper
+        until(lambda: os.path.exists(folder + "/begun"))
+        os.write(helper._fd, b"\0")
+        open(folder + "/go-on", "w").close()
+        self.turn_until(1)
+        self.assertEqual(self.answers[-1].get("said"), folder, self.answers[-1])
 
 
 if __name__ == "__main__":
