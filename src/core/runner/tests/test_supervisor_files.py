@@ -222,7 +222,7 @@ class GoneDirectory(Kernel):
 @unittest.skipUnless(os.getuid() == 0 and sys.platform.startswith("linux"), "needs root to mount a small disk")
 class FullDisk(unittest.TestCase):
     def setUp(self):
-        self.disk = tempfile.mkdtemp(prefix="farcell-disk-")
+        self.disk = tempfile.mkdtemp(prefix="farcell-test-disk-")
         self.addCleanup(os.rmdir, self.disk)
         if subprocess.call(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "farcell-test", self.disk], stderr=subprocess.DEVNULL):
             self.skipTest("cannot mount")
@@ -230,7 +230,7 @@ class FullDisk(unittest.TestCase):
         self.kernel = FileKernel(base=self.disk, limits={"spill_bytes": 67108864})
         self.addCleanup(self.kernel.close)
         self.filler = os.path.join(self.disk, "filler")
-        elsewhere = tempfile.mkdtemp(prefix="farcell-disk-")
+        elsewhere = tempfile.mkdtemp(prefix="farcell-test-disk-")
         self.addCleanup(shutil.rmtree, elsewhere)
         self.full = os.path.join(elsewhere, "full")  # is there when the disk is
 
