@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use super::channel::Heard;
-use super::lane::{Passage, Share};
+use super::lane::{Passage, Sent};
 
 /// Where a submitted cell stands.
 #[derive(Debug, Clone)]
@@ -82,24 +82,18 @@ impl Follow {
         id: CellId,
         names: Names,
         tell: watch::Sender<Standing>,
-        _share: Option<Share>,
+        sent: Sent,
     ) {
-        if matches!(*tell.borrow(), Standing::Settled(_)) {
-            return;
-        }
-        loop {
+        while !matches!(*tell.borrow(), Standing::Settled(_)) {
             let until = Instant::now() + Duration::from_secs(3600);
             let standing = match self.wait_once(until, &NoEvents).await {
                 Waited::Reply(raw) => Standing::Settled(Box::new(names.identity.complete(*raw))),
                 Waited::Gone => Standing::Settled(Box::new(self.died(&id, &names))),
                 Waited::Changed | Waited::Moment | Waited::Garbled => self.standing(),
             };
-            let over = matches!(standing, Standing::Settled(_));
             tell.send_replace(standing);
-            if over {
-                return;
-            }
         }
+        sent.settle();
     }
 
     pub(super) fn standing(&self) -> Standing {

@@ -291,7 +291,7 @@ impl Kernel for StdioKernel {
             Some(raw) => Standing::Settled(Box::new(self.identity.complete(*raw))),
             None => follow.standing(),
         });
-        tokio::spawn(follow.listen(id.clone(), self.names(), tell, sent.settle()));
+        tokio::spawn(follow.listen(id.clone(), self.names(), tell, sent));
         let mut submitted = self.submitted();
         if submitted.len() == KEPT {
             submitted.pop_front();

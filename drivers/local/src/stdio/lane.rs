@@ -246,9 +246,6 @@ impl Passage {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        if matches!(self.hold, Hold::Settled) {
-            return;
-        }
         let share = match std::mem::replace(&mut self.hold, Hold::Settled) {
             Hold::Alone(ends) => ends.downgrade(),
             Hold::Shared(share) => share,
@@ -264,9 +261,9 @@ impl Sent {
         Sent { share: Some(share), id, channel }
     }
 
-    /// It is over, or somebody else waits for that: who takes the share.
-    pub(super) fn settle(mut self) -> Option<Share> {
-        self.share.take()
+    /// It is over.
+    pub(super) fn settle(mut self) {
+        self.share = None;
     }
 }
 

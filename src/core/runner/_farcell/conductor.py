@@ -352,6 +352,7 @@ class Conductor(Adoption):
         self._loop.at("ladder", time.monotonic() + grace, self._deadline)
 
     def _nudge_in(self, cell, seconds):
+        """Again and again, until it ends or the next rung comes."""
         def nudge():
             if self.running is cell and cell.rung == 1:
                 self.generations.current.nudge()
